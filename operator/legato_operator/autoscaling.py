@@ -45,19 +45,6 @@ class ScalingJournal(Protocol):
         """Forgets a service that has ended or is no longer scaled."""
 
 
-class NullScalingJournal:
-    """Records nothing."""
-
-    def record_decision(self, service: Ref, decision: PoolDecision) -> None:
-        return
-
-    def record_change(self, service: Ref, decision: PoolDecision) -> None:
-        return
-
-    def forget_decisions(self, service: Ref) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class Scaled:
     """The result of one poll; empty without autoscaling, which clears `status.scaling`."""
@@ -93,14 +80,11 @@ class Autoscaler:
     """The autoscaler of all services of a cluster."""
 
     def __init__(
-        self,
-        source: SignalSource,
-        journal: ScalingJournal | None = None,
-        gpu_resources: Sequence[str] = (quantities.GPU,),
+        self, source: SignalSource, journal: ScalingJournal, gpu_resources: Sequence[str] = (quantities.GPU,)
     ) -> None:
         self._source = source
         self._gpu_resources = gpu_resources
-        self._journal = journal or NullScalingJournal()
+        self._journal = journal
         self._services: dict[str, _Memory] = {}
 
     async def poll(self, observed: Observed) -> Scaled:
@@ -159,13 +143,6 @@ class Autoscaler:
             due=DECIDE_EVERY,
             stable_for=0.0 if pending else idle.stable_for(signals, decision.windows, spec, observed.now),
         )
-
-
-class NullAutoscaler:
-    """Leaves pools at the sizes that others set, whatever the mode."""
-
-    async def poll(self, observed: Observed) -> Scaled:
-        return Scaled()
 
 
 def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:

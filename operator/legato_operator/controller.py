@@ -41,16 +41,6 @@ class Journal(Protocol):
     def failed(self, seconds: float, error: Exception) -> None: ...
 
 
-class NullJournal:
-    """Counts nothing."""
-
-    def passed(self, seconds: float) -> None:
-        return
-
-    def failed(self, seconds: float, error: Exception) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class Retries:
     """Seconds until a service's failed pass is retried: doubled with each failure, up to `longest`."""
@@ -83,8 +73,8 @@ class Controller:
     def __init__(
         self,
         reconciler: Reconciles,
+        journal: Journal,
         retries: Retries | None = None,
-        journal: Journal | None = None,
         gather: float = 0.0,
         time: Callable[[], float] = time.monotonic,
         most_passes: int = MOST_PASSES,
@@ -101,7 +91,7 @@ class Controller:
         self._slots = PassSlots(most_passes)
         self._reconciler = reconciler
         self._retries = retries
-        self._journal = journal or NullJournal()
+        self._journal = journal
         self._tasks: asyncio.TaskGroup | None = None
         self._loops: dict[Ref, _ServiceLoop] = {}
         self._passes: dict[Ref, float] = {}  # start times of running passes

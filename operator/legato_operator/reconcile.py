@@ -11,13 +11,13 @@ from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
-from legato_operator.autoscaling import Autoscaler, NullAutoscaler, Scaled, acts, with_new_sizes, with_scaling
+from legato_operator.autoscaling import Autoscaler, Scaled, acts, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.observing.observe import Gateways, NullGateways, Observer, Workers, find_pods
+from legato_operator.observing.observe import Gateways, Observer, Workers, find_pods
 from legato_operator.observing.observed import Accepted, Observed, Pod
 from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_operator.planning import status, token_rotation
@@ -25,9 +25,9 @@ from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
 from legato_operator.planning.rollout import waves
 from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
-from legato_operator.recorder import NullRecorder, Recorder, record_changes
+from legato_operator.recorder import Recorder, record_changes
 from legato_operator.upgrading import NullUpgradeScheduler, UpgradeScheduler
-from legato_operator.waking import DemandWaker, NullWaker
+from legato_operator.waking import DemandWaker
 
 _END_SLACK = 10.0  # seconds beyond the drain deadline and LAST_WORDS after which a service is released with its pods
 _MOST_TEXT = 1000  # characters of an error in a condition
@@ -45,19 +45,6 @@ class StatusJournal(Protocol):
 
     def remove(self, service: Ref) -> None:
         """Forgets a deleted service."""
-
-
-class NullStatusJournal:
-    """Records nothing."""
-
-    def observe(self, service: Ref, observed: Observed) -> None:
-        return
-
-    def record_status(self, service: Ref, status: Mapping[str, Any]) -> None:
-        return
-
-    def remove(self, service: Ref) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -82,15 +69,15 @@ class _Settled:
 
 @dataclass(frozen=True)
 class Collaborators:
-    """Parts that a reconciler calls besides the cluster and its workers. By default, each does nothing."""
+    """Parts that a reconciler calls besides the cluster and its workers. Only clusters have routes and upgrades."""
 
-    recorder: Recorder = field(default_factory=NullRecorder)
-    journal: StatusJournal = field(default_factory=NullStatusJournal)
-    gateways: Gateways = field(default_factory=NullGateways)
+    recorder: Recorder
+    journal: StatusJournal
+    gateways: Gateways
+    autoscaler: Autoscaler
+    waker: DemandWaker
     hosts: RouteHosts | NullRouteHosts = field(default_factory=NullRouteHosts)
-    autoscaler: Autoscaler | NullAutoscaler = field(default_factory=NullAutoscaler)
     upgrades: UpgradeScheduler | NullUpgradeScheduler = field(default_factory=NullUpgradeScheduler)
-    waker: DemandWaker | NullWaker = field(default_factory=NullWaker)
 
 
 class Reconciler:

@@ -13,13 +13,6 @@ class Recorder(Protocol):
         ...
 
 
-class NullRecorder:
-    """Records nothing, for users who read the conditions themselves."""
-
-    async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
-        return
-
-
 async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
     """Records each condition whose status or reason differs from `about`; for a disruption, also each new message.
 

@@ -95,16 +95,6 @@ class DemandWaker:
             self._poll(service)
 
 
-class NullWaker:
-    """Waits for no gateway: a service at zero starts at its next pass."""
-
-    def follow(self, service: Ref, observed: Observed, idle: bool) -> bool:
-        return False
-
-    def forget(self, service: Ref) -> None:
-        return
-
-
 def _may_answer(pod: Pod) -> bool:
     return pod.ready and pod.address != "" and not pod.leaving
 

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import control_plane
 import pytest
 import waiting
 
-from legato_operator.autoscaling import Autoscaler
+from legato_operator.autoscaling import Autoscaler, Scaled
 from legato_operator.clock import Clock, SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
@@ -24,7 +24,10 @@ from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests import placement
+from legato_operator.metrics.operator_metrics import OperatorMetrics
+from legato_operator.metrics.service_metrics import ServiceMetrics
 from legato_operator.observing.observe import Gateways
+from legato_operator.observing.observed import Observed, PeerTLS
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Collaborators, Reconciler, StatusJournal
 from legato_operator.waking import DemandWaker
@@ -125,6 +128,25 @@ class Fakes:
         await waiting.until(condition, *wanted, seconds=60, every=0.02)
 
 
+class _Nobody:
+    """Stands for parts that most tests leave out: nothing is recorded or scaled, and no gateway answers."""
+
+    async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
+        return
+
+    async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> None:
+        return
+
+    async def poll(self, observed: Observed) -> Scaled:
+        return Scaled()
+
+    def follow(self, service: Ref, observed: Observed, idle: bool) -> bool:
+        return False
+
+    def forget(self, service: Ref) -> None:
+        return
+
+
 @contextlib.asynccontextmanager
 async def _fakes(
     folder: Path,
@@ -148,10 +170,16 @@ async def _fakes(
     ):
         where = placement.local(PROGRAM, gpus=gpus)
         workers = HttpWorkers(session)
-        given: dict[str, Any] = {"autoscaler": autoscaler, "journal": journal, "waker": waker, "gateways": gateways}
-        collaborators = Collaborators(**{name: part for name, part in given.items() if part is not None})
+        nobody: Any = _Nobody()
+        collaborators = Collaborators(
+            nobody, journal or ServiceMetrics(), gateways or nobody, autoscaler or nobody, waker or nobody
+        )
         reconciler = Reconciler(seen(cluster.store), workers, clock or SystemClock(), where, collaborators)
-        running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else asyncio.Event().wait()
+        running = (
+            following.run(cluster.store, Controller(reconciler, OperatorMetrics()), waker)
+            if reconciled
+            else asyncio.Event().wait()
+        )
         controller = asyncio.ensure_future(running)
         try:
             yield Fakes(cluster, folder, reconciler, lines)

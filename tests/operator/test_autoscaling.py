@@ -16,6 +16,7 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
 from legato_operator.manifests import common
+from legato_operator.metrics.service_metrics import ServiceMetrics
 from legato_operator.planning.plan import Plan
 from legato_operator.reconcile import NOTICED_WITHIN, is_unwatched
 
@@ -60,7 +61,7 @@ class _Looks:
     def __init__(self, build):
         self._build = build
         self.source = _Source()
-        self.autoscaler = Autoscaler(self.source)
+        self.autoscaler = Autoscaler(self.source, ServiceMetrics())
 
     def __call__(self, now=1000.0, known=None, **changes):
         """With `known` signals from here on."""
@@ -257,7 +258,7 @@ async def _pass_until(f, clock, condition):
 async def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(fakes, build):
     """Its drain is over, and nothing runs there any more: with another look first it would be deleted."""
     source, clock = _Source(), _Ahead()
-    async with fakes(reconciled=False, autoscaler=Autoscaler(source), clock=clock) as f:
+    async with fakes(reconciled=False, autoscaler=Autoscaler(source, ServiceMetrics()), clock=clock) as f:
         f.steer("demo-prefill-0", "busy", "2")
         f.steer("demo-prefill-1", "busy", "1")
         scaling = {"mode": "Managed", "prefill": {"max": 2}, "scaleDownStabilization": "1s"}
@@ -322,7 +323,7 @@ class _Counted:
 async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
     """Until something wakes it, its gateway's state changes, or there is something to do."""
     source, clock, counted = _Source(IDLE), _Ahead(), _Counted()
-    async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted) as f:
+    async with fakes(False, Autoscaler(source, ServiceMetrics()), clock=clock, seen=counted.of, gateways=counted) as f:
         service = build(scaling={"mode": "Managed", "prefill": {"max": 10}})
         await f.cluster.store.apply(service, "user")
 
@@ -365,7 +366,9 @@ class _Waker:
 
 async def test_a_service_whose_gateways_are_waited_for_needs_few_polls_and_passes(fakes, build):
     source, clock, counted, waker = _Source(IDLE), _Ahead(), _Counted(), _Waker()
-    async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted, waker=waker) as f:
+    async with fakes(
+        False, Autoscaler(source, ServiceMetrics()), clock=clock, seen=counted.of, gateways=counted, waker=waker
+    ) as f:
         f.reconciler._placement = dataclasses.replace(f.reconciler._placement, idle_resync_after=600.0)
         await f.cluster.store.apply(build(scaling={"mode": "Managed", "prefill": {"max": 10}}), "user")
 
@@ -386,6 +389,7 @@ async def test_a_service_whose_gateways_are_waited_for_needs_few_polls_and_passe
         assert 300.0 - 2 * idle.LONGEST <= idle_for <= 600.0
         await due()
         assert counted.calls, "a pass"
+        await f.wait(lambda: _is_idle(due))  # no decision is made within two seconds of the last
         waker.waits = False
         assert await due() == DECIDE_EVERY
         assert source.unchanged_for == pytest.approx(NOTICED_WITHIN, abs=1e-3)
@@ -443,7 +447,7 @@ class _Unscalable:
 
 async def test_a_size_that_cannot_be_written_starts_nobody_and_the_rest_is_done(fakes, build):
     source, clock = _Source(IDLE), _Ahead()
-    async with fakes(False, Autoscaler(source), clock=clock, seen=_Unscalable) as f:
+    async with fakes(False, Autoscaler(source, ServiceMetrics()), clock=clock, seen=_Unscalable) as f:
         await f.cluster.store.apply(build(scaling={"mode": "Managed"}), "user")
         await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0"))
         source.known = BUSY

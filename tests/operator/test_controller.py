@@ -9,6 +9,7 @@ import virtual_loop
 from legato_operator.cluster import Ref
 from legato_operator.controller import LONGEST_GATHER, Controller, Retries
 from legato_operator.errors import Invalid, Unavailable
+from legato_operator.metrics.operator_metrics import OperatorMetrics
 
 GOOD = Ref("InferenceService", "default", "good")
 BAD = Ref("InferenceService", "default", "bad")
@@ -58,7 +59,7 @@ def anyio_backend():
 
 @contextlib.asynccontextmanager
 async def _running(passes, retries=QUICK, **given):
-    controller = Controller(passes, retries, time=asyncio.get_running_loop().time, **given)
+    controller = Controller(passes, OperatorMetrics(), retries, time=asyncio.get_running_loop().time, **given)
     task = asyncio.create_task(controller.run())
     await asyncio.sleep(0)
     try:

@@ -9,6 +9,7 @@ from legato_operator.cluster import ObjectList, Ref
 from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.observing.observe import Observer
 from legato_operator.observing.observed import Accepted
+from legato_operator.observing.route_hosts import NullRouteHosts
 
 REF = Ref("InferenceService", "ending", "demo")
 
@@ -44,7 +45,9 @@ class Ending:
 
 async def test_a_leaving_service_is_let_go_without_its_token(build):
     cluster = Ending(build(), deletionTimestamp="2026-01-01T00:00:00Z")
-    observed = await Observer(cluster, cluster, SystemClock()).observe(cluster.service, cluster.accepted)
+    observed = await Observer(cluster, cluster, SystemClock(), cluster, NullRouteHosts()).observe(
+        cluster.service, cluster.accepted
+    )
     assert (observed.deleting, observed.has_token) == (True, False)
     await apply.release(cluster, REF)
     assert cluster.finalizers == []
@@ -54,4 +57,6 @@ async def test_a_service_that_stays_is_not_taken_for_one_without_a_token(build):
     """Else its token would be made anew, under workers that know the old one."""
     cluster = Ending(build())
     with pytest.raises(Forbidden):
-        await Observer(cluster, cluster, SystemClock()).observe(cluster.service, cluster.accepted)
+        await Observer(cluster, cluster, SystemClock(), cluster, NullRouteHosts()).observe(
+            cluster.service, cluster.accepted
+        )

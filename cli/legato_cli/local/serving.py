@@ -124,7 +124,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
             waker=waker,
         )
         reconciler = Reconciler(cluster.store, workers, clock, placement, collaborators)
-        controller = Controller(reconciler, journal=metrics)
+        controller = Controller(reconciler, metrics)
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         rounds = RoundReader(cluster.store, ref, gateways, clock)

@@ -164,7 +164,7 @@ class _Process:
         self._gateways = HttpGateways(clients.session)
         self._waker = DemandWaker(self._gateways, SystemClock())
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
-        self._controller = Controller(self._passes(clients.session), timings.retries, metrics, timings.gather)
+        self._controller = Controller(self._passes(clients.session), metrics, timings.retries, timings.gather)
         self._handlers = Handlers(load, settings.namespaces, self._notify, timings.silence, self._watches_ended)
         self._watchdog = Watchdog(
             cluster,

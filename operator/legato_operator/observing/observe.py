@@ -44,13 +44,6 @@ class Gateways(Protocol):
         ...
 
 
-class NullGateways:
-    """Gateways that never answer."""
-
-    async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
-        return None
-
-
 @dataclass(frozen=True)
 class _Listing:
     """Objects of a service, and its pods without the reports of their processes."""
@@ -69,14 +62,14 @@ class Observer:
         cluster: Cluster,
         workers: Workers,
         clock: Clock,
-        gateways: Gateways | None = None,
-        hosts: RouteHosts | NullRouteHosts | None = None,
+        gateways: Gateways,
+        hosts: RouteHosts | NullRouteHosts,
     ) -> None:
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
-        self._gateways = gateways or NullGateways()
-        self._hosts = hosts or NullRouteHosts()
+        self._gateways = gateways
+        self._hosts = hosts
         self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # last known tokens, by service and its uid
 
     async def observe(self, stored: Object, accepted: Accepted, upgrades_stopped: str = "") -> Observed:
