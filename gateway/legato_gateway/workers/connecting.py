@@ -17,7 +17,7 @@ _REFUSED = (401, 403)  # status codes for a token that is not accepted
 
 
 class Connector:
-    """Opens WebSockets at `address`, each within `timeout` seconds. Calls `refused` with the path if a token was.
+    """Opens WebSockets at `address`, each within `timeout` seconds. Calls `refused` with the path of a refused token.
 
     If `secured`, the worker must present a certificate for its name from the authority of `tls`; without `tls`, one
     that this machine trusts for the address.
@@ -77,7 +77,7 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Makes the next pause a first one."""
+        """Makes the next pause as short as the first one."""
         self._next = self._first
 
     async def wait(self) -> None:

@@ -23,8 +23,8 @@ class SilenceLimits:
 
     @property
     def slice(self) -> float:
-        """The unit of counted silence. A gateway that was stopped or starved counts one, however long that took, so
-        that it reads its workers' frames before it judges them."""
+        """The unit of counted silence. A gateway that was stopped or starved counts only one slice for this time,
+        so that it reads its workers' frames before it judges them."""
         return self.hang / 15
 
 

@@ -39,7 +39,7 @@ def terms(
     traffic = signals.traffic
     if traffic is None or traffic.output is None:
         return ()
-    arriving = min(_arriving(traffic), _let_through(signals, traffic, spec, prompts))
+    arriving = min(_arriving(traffic), _prefill_rate(signals, traffic, spec, prompts))
     full = _full_worker(workers, spec, _mean(traffic.recent), traffic.output.mean)
     if arriving <= 0 or full is None:
         return ()
@@ -56,15 +56,15 @@ def terms(
 
 def _arriving(traffic: Traffic) -> float:
     """Returns requests per second, less an allowance for chance. The newest seconds show a step first."""
-    lately = _sure(traffic.recent) / traffic.recent_seconds
-    return max(lately, _sure(traffic.newest) / traffic.newest_seconds) if traffic.newest_seconds else lately
+    lately = _lower_bound(traffic.recent) / traffic.recent_seconds
+    return max(lately, _lower_bound(traffic.newest) / traffic.newest_seconds) if traffic.newest_seconds else lately
 
 
 def _count(arrived: Sequence[PromptLengths]) -> int:
     return sum(bucket.requests for bucket in arrived)
 
 
-def _sure(arrived: Sequence[PromptLengths]) -> float:
+def _lower_bound(arrived: Sequence[PromptLengths]) -> float:
     """Returns the number of requests, less an allowance for chance."""
     return _count(arrived) - CHANCE * math.sqrt(_count(arrived))
 
@@ -75,8 +75,8 @@ def _mean(arrived: Sequence[PromptLengths]) -> float:
     return sum(bucket.tokens for bucket in arrived) / max(1, _count(arrived))
 
 
-def _let_through(signals: Signals, traffic: Traffic, spec: Spec, prompts: Sequence[Term]) -> float:
-    """Returns the requests per second that prefill computes with its present or desired workers; infinite while no
+def _prefill_rate(signals: Signals, traffic: Traffic, spec: Spec, prompts: Sequence[Term]) -> float:
+    """Returns the requests per second that prefill computes with its current or desired workers; infinite while no
     worker has measured its prefill cost."""
     prefill = signals.of_pool("prefill")
     each = requests_per_second(traffic, prefill, spec.slo.ttft)

@@ -25,13 +25,13 @@ def held_share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, p
         return 0.0
     start = start_seconds(workers)
     waiting = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
-    lasting = max(waiting, _let_through(traffic, spec.slo.tpot, start))
+    lasting = max(waiting, _decoding_share(traffic, spec.slo.tpot, start))
     arriving = sum(bucket.requests for bucket in traffic.recent) / traffic.recent_seconds
     coming = min(_sent(signals, workers, spec, prompts), traffic.held + arriving * start)
     return max(lasting, coming / traffic.held)
 
 
-def _let_through(traffic: Traffic, tpot: float, start: float) -> float:
+def _decoding_share(traffic: Traffic, tpot: float, start: float) -> float:
     """Returns the fraction of the queue that decodes concurrently if the whole queue is prefilled while a worker
     starts."""
     decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0

@@ -135,7 +135,7 @@ def _is_short(signals: Signals, traffic: Traffic, workers: Sequence[WorkerSignal
 
 
 def _lately(recent: _Work, seconds: float) -> float:
-    """Returns the workers that recent arrivals keep busy, less chance; a minute's mean rises more slowly."""
+    """Returns the workers that recent arrivals keep busy, less an allowance for chance. A minute's mean is slower."""
     return max(0.0, recent.fitting - DEVIATIONS * recent.chance) / seconds
 
 

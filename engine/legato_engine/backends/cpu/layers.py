@@ -152,7 +152,7 @@ class CpuBackend:
         self._cos, self._sin = cos.numpy(), sin.numpy()
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
-        """The step as layers take it that compute one operator after the other."""
+        """The step for layers that compute one operator after another."""
         shared = self._config.heads // self._config.kv_heads
         numerics = self._numerics
         return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), numerics.attend)

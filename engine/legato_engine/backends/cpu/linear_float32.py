@@ -68,7 +68,7 @@ class LinearFloat32:
             program.add(operators.ADD, out=out, bias=self._bias, width=self.outputs)
 
     def rows(self, indexes: Array) -> Array:
-        """These rows of a weight of one part, float32: an embedding."""
+        """These rows of the weight, which must have one part, float32: an embedding."""
         (part,) = self._parts
         rows: Array = part.rows(indexes) if isinstance(part, Codes) else part.numpy()[indexes]
         return rows

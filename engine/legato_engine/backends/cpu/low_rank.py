@@ -28,7 +28,7 @@ class CpuLowRank:
 
 
 def packed(adapter: LowRankAdapter[LowRank]) -> LowRankAdapter[CpuLowRank]:
-    """The same, for this backend."""
+    """The adapter in the layout of this backend's kernel."""
     return LowRankAdapter({name: _packed(update) for name, update in adapter.updates.items()})
 
 

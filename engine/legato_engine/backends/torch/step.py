@@ -12,7 +12,7 @@ MASK_ENTRIES = 1 << 22  # of one mask of a prompt, which would otherwise grow wi
 
 
 class TorchStep:
-    """The inputs of layers. Groups are worked out once for all layers of a window."""
+    """The inputs of layers. Rows are grouped once for all layers with the same window."""
 
     def __init__(self, inputs: StepInputs, arena: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """`cos` and `sin` of every position, [positions, 1, head_dim/2]."""

@@ -135,7 +135,7 @@ def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: 
 
 
 def _waiting(pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Returns the pods without a place whose revision runs elsewhere, so that it is not at fault."""
+    """Returns the pods that no node suits although others of their revision run: the revision is not at fault."""
     running = {pod.revision for pod in pods if pod.ready}
     return tuple(pod for pod in pods if pod.placeless and pod.revision in running)
 
@@ -209,7 +209,7 @@ def count(pods: Sequence[Pod]) -> Count:
 
 
 def _starting(pods: Sequence[Pod]) -> list[Pod]:
-    """Returns pods that do not serve, in the order to remove them: failed, placeless, then the newest first.
+    """Returns pods that do not serve, in the order of removal: failed, without a suitable node, newest.
 
     The oldest are probably the closest to being ready.
     """
