@@ -276,7 +276,7 @@ async def test_only_changes_of_this_time_are_listed_below_their_phase_with_their
     change = "  +25 s  prefill 1 -> 3  Arrivals: 4 needed, capped by scaling.prefill.max"
     assert lines[:4] == ["5 req/s for 20 s:", "  no change", "50 req/s for 10 s:", change]
     assert "    3.33 = " in text
-    assert "max(fittingWork / minute, (fittingWork - chance) / window) / utilisation" in text
+    assert "fittingWork / minute / utilisation" in text
     assert "fittingWork 150" in text
     assert "  +59 s  prefill 1 -> 3" in text.partition("1 req/s for 30 s:")[2]
     assert text.count("prefill 1 -> 3") == 2

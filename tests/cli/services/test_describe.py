@@ -93,7 +93,7 @@ def _scaling():
 
 TERMS = [
     "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)",
-    "max(fittingWork / minute, (fittingWork - chance) / window) / utilisation",
+    "fittingWork / minute / utilisation",
     "fittingWork 150",
     "Arrivals: 3.33 workers",
     "grows with a larger scaling.prefill.max: 4 are needed",
