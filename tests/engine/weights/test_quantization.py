@@ -95,6 +95,30 @@ def test_layers_may_be_left_unquantized(tmp_path: Path, name: str, config: dict[
     assert checkpoint.quantized() == {each for each in values if "_proj." in each and "layers.1." in each}
 
 
+SPELLINGS = [
+    ("float-quantized, tensor", {"format": "naive-quantized"}),
+    ("int-quantized", {"format": "naive-quantized"}),
+    ("awq", {"version": "GEMM"}),
+    ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
+    ("gptq, act order", {"static_groups": True}),
+    ("gptq", {"checkpoint_format": None, "format": "gptq", "dynamic": {"+:.*": None}}),
+    ("fp8, blocks", {"scale_fmt": "ue8m0", "modules_to_not_convert": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "config"), SPELLINGS)
+def test_configs_of_other_versions_of_a_tool_mean_the_same(tmp_path: Path, name: str, config: dict[str, Any]) -> None:
+    values = folders.write(tmp_path, KINDS[name], config=config)
+    assert torch.equal(open_weights(tmp_path).tensor(f"{UP}.weight"), values[f"{UP}.weight"])
+
+
+def test_an_early_key_of_compressed_tensors_is_read(tmp_path: Path) -> None:
+    values = folders.write(tmp_path, KINDS["int-quantized"])
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("quantization_config", "compression_config"))
+    assert torch.equal(open_weights(tmp_path).tensor(f"{UP}.weight"), values[f"{UP}.weight"])
+
+
 def test_layers_may_have_formats_of_their_own(tmp_path: Path) -> None:
     """GPTQModel's `dynamic`, and groups of compressed-tensors, where a pattern comes before a class."""
     eight, four = KINDS["gptq, 8 bits"], KINDS["gptq"]
@@ -140,7 +164,7 @@ def test_a_bias_of_zeros_that_the_architecture_lacks_is_ignored(tmp_path: Path) 
 
 def test_scales_of_activations_and_kv_are_not_read(tmp_path: Path) -> None:
     def change(tensors: Tensors) -> None:
-        for part in ("self_attn.k_scale", "self_attn.v_scale", "self_attn.k_proj.output_scale"):
+        for part in ("self_attn.k_scale", "self_attn.v_scale", "self_attn.kv_scale", "self_attn.k_proj.output_scale"):
             tensors[f"model.layers.0.{part}"] = torch.ones(1)
 
     folders.write(tmp_path, KINDS["fp8, tensor, static"], change=change)
@@ -165,6 +189,7 @@ REFUSED = [
     ("gptq", {"dynamic": {"+:.*": {"bits": 2}}}, r"dynamic: \+:\.\*: bits is 2; supported: 4, 8"),
     ("awq", {"bits": 8}, "bits is 8; supported: 4"),
     ("awq", {"version": "gemv"}, "version is 'gemv'; supported: 'gemm'"),
+    ("awq", {"version": None, "format": "llm-awq"}, "format is 'llm-awq'; supported: 'gemm'"),
     ("awq", {"zero_point": False}, "zero_point is False; supported: True"),
     ("fp8, blocks", {"fmt": "e5m2"}, "fmt is 'e5m2'; supported: 'e4m3'"),
     ("fp8, blocks", {"activation_scheme": "token"}, "activation_scheme is 'token'; supported: 'dynamic', 'static'"),
@@ -193,6 +218,7 @@ CORRUPT = [
     ("gptq", {"group_size": 96}, rf"tensor {DOWN}\.qweight: groups of 96 do not divide 512 inputs; a divisor, or -1"),
     ("gptq", {"group_size": 0}, "group_size is 0; a whole number above 0, or -1, is needed"),
     ("gptq", {"dynamic": {"-:(": {}}}, r"the pattern 're:\(' is wrong"),
+    ("gptq", {"dynamic": {"+:.*": [8]}}, r"dynamic: \+:\.\* is \[8\]; an object is needed"),
     ("gptq", {"dynamic": {r"-:.*up_proj": {}}}, "up_proj is quantized, although quantization_config excludes it"),
     ("int-quantized", {"ignore": ["re:.*up_proj"]}, "up_proj is quantized, although quantization_config excludes it"),
     ("int-quantized", {"config_groups": {}}, "config_groups is missing"),
@@ -239,6 +265,7 @@ BAD_TENSORS = [
     ("fp8, blocks", without("weight_scale_inv"), errors.MissingTensor, r"weight_scale is missing.*128×128"),
     ("gptq", without("scales"), errors.MissingTensor, "scales is missing"),
     ("gptq", without("qzeros"), errors.MissingTensor, "qzeros is missing"),
+    ("gptq, act order", without("g_idx"), errors.MissingTensor, "g_idx is missing"),
     ("awq", without("scales"), errors.MissingTensor, "scales is missing"),
     ("pack-quantized W4A16", without("weight_scale"), errors.MissingTensor, "weight_scale is missing"),
     ("pack-quantized W4A16, asymmetric", without("weight_zero_point"), errors.MissingTensor, "weight_zero_point"),

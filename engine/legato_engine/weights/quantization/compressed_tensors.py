@@ -17,7 +17,8 @@ from legato_engine.weights.quantization.formats import (
 )
 
 METHOD = "compressed-tensors"
-_FORMATS = ("float-quantized", "int-quantized", "pack-quantized")
+_NAIVE = "naive-quantized"  # an older name of float-quantized and int-quantized
+_FORMATS = ("float-quantized", "int-quantized", "pack-quantized", _NAIVE)
 _MIXED = "mixed-precision"  # each group names its format
 _BLOCK = 128
 
@@ -56,6 +57,8 @@ def _format(part: Fields, fields: Fields) -> tuple[str, Format]:
     if weights is None:
         raise UnsupportedFormat(f"{part.where}: weights is missing: only quantized weights are supported")
     weights.choice("dynamic", (False,), default=False)
+    if name == _NAIVE:
+        name = f"{weights.choice('type', ('float', 'int'), 'int')}-quantized"
     activations = _activations(part)
     tile, zero_points = _tile(weights), not weights.flag("symmetric", default=True)
     if name == "float-quantized":

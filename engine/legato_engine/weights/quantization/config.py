@@ -8,7 +8,7 @@ from legato_engine.weights.quantization import compressed_tensors, methods
 from legato_engine.weights.quantization.fields import Fields, at_top
 from legato_engine.weights.quantization.formats import Quantization
 
-_KEY = "quantization_config"
+_KEYS = ("quantization_config", "compression_config")  # the latter in early files of compressed-tensors
 _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "fp8": methods.fp8,
     compressed_tensors.METHOD: compressed_tensors.read,
@@ -20,9 +20,10 @@ _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
 def read(raw: Mapping[str, Any], source: str) -> Quantization | None:
     """The quantization that a `config.json` declares; None if it declares none. Raises UnsupportedFormat or
     CorruptModel, which name `source` and the key."""
-    if not raw.get(_KEY):
+    key = next((key for key in _KEYS if raw.get(key)), None)
+    if key is None:
         return None
-    fields = at_top(raw[_KEY], f"{source}: {_KEY}")
+    fields = at_top(raw[key], f"{source}: {key}")
     method = fields.values.get("quant_method")
     if not isinstance(method, str) or method not in _METHODS:
         supported = f"{', '.join(_METHODS)}, plain safetensors, or a GGUF file"

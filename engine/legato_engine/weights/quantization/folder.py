@@ -20,7 +20,7 @@ from legato_engine.weights.quantization.weight import QuantizedWeight
 
 _CODES = ("qweight", "weight_packed")  # a tensor of these names holds codes in any case
 # Scales of activations and of KV, which are not quantized.
-_UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale", "k_scale", "v_scale"}
+_UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale", "k_scale", "v_scale", "kv_scale"}
 
 
 class QuantizedFolder(Checkpoint):

@@ -79,6 +79,7 @@ class Format:
     tiles: tuple[Tile, ...]
     zero_points: bool = False
     activations: Activations = Activations.NONE
+    act_order: bool = False  # the group of each input has to be in the file
 
     def __str__(self) -> str:
         zero = " with zero points" if self.zero_points else ""

@@ -113,7 +113,7 @@ class Gptq(QuantizedWeight):
         groups = tile.grid(*self.shape)[1]
         self._check("scales", FLOATS, ((groups, outputs),))
         self._check("qzeros", ("I32",), ((groups, outputs // self._per_word),))
-        if self._has("g_idx"):
+        if self._has("g_idx") or self._format.act_order:
             self._check("g_idx", ("I32",), ((inputs,),))
         return tile
 

@@ -51,12 +51,13 @@ def gptq(fields: Fields) -> Quantization:
     layout = _gptq_layout(fields)
     rules = list[LayerRule]()
     if (dynamic := fields.part("dynamic")) is not None:
-        for pattern, change in dynamic.values.items():
+        for pattern in dynamic.values:
             target = dynamic.target(f"re:{pattern.removeprefix('-:').removeprefix('+:')}")
             if pattern.startswith("-:"):
                 rules.append(LayerRule(target, None))
             else:
-                changed = Fields({**fields.values, **(change or {})}, f"{dynamic.where}: {pattern}")
+                change = dynamic.part(pattern)
+                changed = Fields({**fields.values, **(change.values if change else {})}, f"{dynamic.where}: {pattern}")
                 rules.append(LayerRule(target, _gptq_format(changed, layout)))
     return Quantization("gptq", (*rules, LayerRule(EVERY, _gptq_format(fields, layout))))
 
@@ -70,18 +71,18 @@ def _gptq_layout(fields: Fields) -> Layout:
 
 
 def _gptq_format(fields: Fields, layout: Layout) -> Format:
-    """The order of inputs (`desc_act`) and the zero points are read from the file, which has both in any case."""
-    fields.flag("desc_act", default=False)
+    """Zero points are read from the file, which has them in any case."""
     symmetric = fields.flag("sym", default=True)
     element = INTEGERS[fields.choice("bits", tuple(INTEGERS))]
-    return Format(layout, element, (group(fields.size("group_size", _GROUP)),), not symmetric)
+    tile = group(fields.size("group_size", _GROUP))
+    act_order = fields.flag("desc_act", default=False) and tile != CHANNEL
+    return Format(layout, element, (tile,), not symmetric, act_order=act_order)
 
 
 def awq(fields: Fields) -> Quantization:
-    if isinstance(version := fields.values.get("version"), str):  # some tools write it in capitals
-        fields = Fields({**fields.values, "version": version.lower()}, fields.where)
-    fields.choice("version", ("gemm",), "gemm")
-    fields.choice("backend", ("autoawq", "auto"), "autoawq")
+    """The format is `version` for AutoAWQ, and `format` for transformers 5. `backend` is the kernel, not the file."""
+    key = "format" if fields.values.get("version") is None else "version"
+    fields.choice(key, ("gemm", "GEMM"), "gemm")
     fields.choice("zero_point", (True,), default=True)
     element = INTEGERS[fields.choice("bits", (4,), 4)]
     return Quantization(
