@@ -8,7 +8,7 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 
 class PromptQueues:
-    """Uncached tokens queued at each worker that prefills, as fast as it computes them.
+    """The uncached tokens queued at each worker that prefills, and the rates at which workers compute them.
 
     Only the shortest queue counts, not their sum: otherwise a long prompt would wait until the whole fleet is nearly
     idle. Where prefill workers cannot compute everything queued within the objective, decode workers help with the time

@@ -1,4 +1,4 @@
-"""The questions to admission, and its answers. Pure: part of `admission`."""
+"""Tickets, by which requests ask for admission, and the possible decisions. Pure: part of `admission`."""
 
 from dataclasses import dataclass, field, replace
 

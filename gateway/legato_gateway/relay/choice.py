@@ -1,4 +1,4 @@
-"""One choice of a request: its tokens, the text that the client may see of them, and why it ended."""
+"""One choice of a request: its tokens, their text as far as the client may see it, and the finish reason."""
 
 from itertools import takewhile
 from typing import Protocol
@@ -105,12 +105,12 @@ class OutputChoice:
         return (self.last_at - self.first_at) / (len(self.tokens) - 1) if len(self.tokens) > 1 else None
 
     def exclude_pause(self, since: float, now: float) -> None:
-        """Moves its times on by a pause of the client that ended `now`."""
+        """Shifts its times by a pause of the client that ended `now`, so that the pause is not measured."""
         still = now - max(since, self.last_at)
         self.first_at, self.last_at = self.first_at + still, self.last_at + still
 
     def take(self, item: TokenItem) -> Delta | None:
-        """Returns the news of `item`, or None if there is nothing to show. Its first token is at most one ahead."""
+        """Returns the new part of `item`, or None if there is nothing to show. No token may be missing before it."""
         known = len(self.tokens) - item.index
         tokens = item.token_ids[known:]
         if not tokens and (item.finish is None or known > len(item.token_ids)):

@@ -85,7 +85,7 @@ class SubRequestDriver:
             self._metrics.late_item()
             return
         if item.choice not in sub.choices:
-            self._nonsense(sub, worker, f"{worker} sent tokens of choice {item.choice}")
+            self._reject_message(sub, worker, f"{worker} sent tokens of choice {item.choice}")
             return
         generation = sub.generation
         if generation.lacks_scores:
@@ -96,7 +96,7 @@ class SubRequestDriver:
             return
         known = len(choice.tokens)
         if item.index > known:
-            self._nonsense(sub, worker, f"{worker} left out tokens {known} to {item.index - 1}")
+            self._reject_message(sub, worker, f"{worker} left out tokens {known} to {item.index - 1}")
             return
         if sub.target is not None and item.attempt == sub.target.attempt:
             self._committed(sub)
@@ -122,7 +122,7 @@ class SubRequestDriver:
         scores = sub.generation.scores
         wrong = "logprobs that were not requested" if scores is None else scores.take(frame.start, frame.logprobs)
         if wrong:
-            self._nonsense(sub, worker, f"{worker} sent {wrong}")
+            self._reject_message(sub, worker, f"{worker} sent {wrong}")
         elif not sub.generation.lacks_scores:
             early, sub.early = sub.early, []
             for from_worker, item in early:
@@ -240,7 +240,7 @@ class SubRequestDriver:
         if sub.place.prefill:
             sub.early.append((worker, item))
         else:
-            self._nonsense(sub, worker, f"{worker} sent tokens before all logprobs of their prompt")
+            self._reject_message(sub, worker, f"{worker} sent tokens before all logprobs of their prompt")
 
     def _choice_done(self, sub: SubRequest, choice: OutputChoice, by_worker: bool) -> None:
         """Ends a choice. A worker must be notified of an end by a stop string."""
@@ -251,8 +251,8 @@ class SubRequestDriver:
         if not sub.generation.unfinished:
             self._finish(sub.generation, None)
 
-    def _nonsense(self, sub: SubRequest, worker: str, text: str) -> None:
-        """Fails the attempt: the worker's message cannot be right."""
+    def _reject_message(self, sub: SubRequest, worker: str, text: str) -> None:
+        """Fails the attempt: the worker's message contradicts its state."""
         assert sub.place is not None
         self._attempt_failed(sub, worker, Failed(sub.id, sub.place.attempt, "internal", text, "decode", True))
 

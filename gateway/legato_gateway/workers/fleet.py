@@ -186,7 +186,7 @@ class Fleet:
                 self._changed(name)
 
     def lives(self, name: str, epoch: str) -> bool:
-        """True if this very process is connected, so that it cannot have died."""
+        """True if the worker's process of this epoch is connected, so that it cannot have died."""
         worker = self._workers.get(name)
         return worker is not None and worker.connection in ("connected", "silent", "hung") and worker.epoch == epoch
 

@@ -40,7 +40,7 @@ class PendingRequests:
         self._requests.append(request)
 
     def take_all(self) -> list[PendingRequest]:
-        """Removes and returns all; the caller adds those that still have to wait again."""
+        """Removes and returns all; the caller adds back the requests that must still wait."""
         taken, self._requests = self._requests, []
         return taken
 

@@ -47,18 +47,26 @@ def prepare(
     """
     body = parsing.parse(ResponsesBody, raw)
     served = serving.check_model(body.model)
-    meant = _meant(body, stores, before)
+    converted = _converted(body, stores, before)
     metadata, kept = response_body.metadata(body), response_body.may_be_stored(body) and stores
     id = item_id("resp")
-    with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
-        checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
-    as_chat.rename_ignored(meant.tools.places)
+    with as_chat.rename_in_errors(converted.talk.places, converted.tools.places):
+        checked = chat.chat_request(serving, asked, id, converted.chat, converted.talk.messages)
+    as_chat.rename_ignored(converted.tools.places)
     known = head.fields(
-        id, served, body, meant.instructions, meant.text, meant.effort, metadata, kept, checked.request.params
+        id,
+        served,
+        body,
+        converted.instructions,
+        converted.text,
+        converted.effort,
+        metadata,
+        kept,
+        checked.request.params,
     )
     explains = checked.request.params.logprobs is not None
-    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format, meant.tools.called)
-    return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(meant.input) if kept else None)
+    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format, converted.tools.called)
+    return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(converted.input) if kept else None)
 
 
 def count(
@@ -67,14 +75,14 @@ def count(
     """Returns the number of tokens of such a response's prompt. Raises the client's errors."""
     body = response_body.with_prompt(parsing.parse(InputTokensBody, raw))
     serving.check_model(body.model)
-    meant = _meant(body, stores, before)
-    with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
-        _, prompt = chat.rendered(serving, meant.chat, meant.talk.messages)
+    converted = _converted(body, stores, before)
+    with as_chat.rename_in_errors(converted.talk.places, converted.tools.places):
+        _, prompt = chat.rendered(serving, converted.chat, converted.talk.messages)
     return len(prompt)
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _ConvertedRequest:
     """A request, converted to a chat."""
 
     chat: ChatBody
@@ -86,7 +94,7 @@ class _Meant:
     tools: ConvertedTools
 
 
-def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) -> _Meant:
+def _converted(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) -> _ConvertedRequest:
     """Converts a request. Raises Unsupported, BadRequest."""
     response_body.check(body)
     _check_previous(body, stores, before is not None)
@@ -97,7 +105,7 @@ def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) ->
         unsupported.check_chat(as_asked)
     instructions, input = _instructions(body), parsing.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
-    return _Meant(as_asked, talk, instructions, input, text, effort, offered)
+    return _ConvertedRequest(as_asked, talk, instructions, input, text, effort, offered)
 
 
 def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
