@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from anthropic.types.beta import BetaContentBlockParam, BetaToolParam, BetaToolUnionParam
+from anthropic.types.beta import BetaContentBlockParam, BetaToolUnionParam
 from generation_apis import ALL, CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from openai.types.responses import CustomToolParam, FunctionToolParam, NamespaceToolParam, ResponseInputItemParam
+from openai.types.responses import ResponseInputItemParam
 from openai.types.responses import ToolParam as ResponsesToolParam
 
 from legato_gateway.anthropic.blocks import BLOCKS
@@ -73,19 +73,6 @@ async def test_fields_become_what_the_documentation_says(gateway, api, section):
         assert section != "Refused" or name.removeprefix("content[].").replace("[]", "[0]") in answer.text, name
         ignored = name.replace("[]", "[0]") if section == "Ignored" else None
         assert answer.headers.get("x-legato-ignored") == ignored, name
-
-
-TOOLS = [
-    *((RESPONSES, each) for each in (FunctionToolParam, CustomToolParam, NamespaceToolParam)),
-    (MESSAGES, BetaToolParam),
-]
-
-
-@pytest.mark.parametrize(("api", "theirs"), TOOLS)
-def test_the_documentation_has_every_field_of_tools(api, theirs):
-    obeyed = {"type", "name", "description", "parameters", "strict", "format", "tools", "input_schema", "cache_control"}
-    fields = {f"tools[].{field}" for field in set(get_type_hints(theirs)) - obeyed}
-    assert fields <= set().union(*(listed(api, section) for section in SECTIONS))
 
 
 def types(union: Any) -> set[str]:

@@ -117,33 +117,29 @@ def test_a_reservation_ends_with_its_request():
 Request = tuple[float, int, float]  # when it comes, prompt tokens, seconds for which it runs
 
 
-def waits(requests: dict[str, Request], elsewhere: str = "none") -> dict[str, float]:
-    """Seconds that each request waits for a worker that nobody else uses. Names that start with `elsewhere`
-    come to another gateway."""
-    here, there = Admission(), Admission()
+def waits(requests: dict[str, Request]) -> dict[str, float]:
+    """Seconds that each request waits for a worker that nobody else uses."""
+    queue = Admission()
     coming = sorted(requests, key=lambda id: requests[id][0])
     running: dict[str, tuple[int, float]] = {}
     waited: dict[str, float] = {}
     for now in (step / 10 for step in range(3000)):
         for id in [id for id, (_, until) in running.items() if until <= now]:
             del running[id]
-            (there if id.startswith(elsewhere) else here).finished(id, 0)
+            queue.finished(id, 0)
         free = 100 - sum(blocks for blocks, _ in running.values())
         started = []
         while coming and requests[coming[0]][0] <= now:
             tokens = requests[coming[0]][1]
-            queue = there if coming[0].startswith(elsewhere) else here
             if isinstance(queue.offer(ticket(coming[0], tokens=tokens), room(free), now), Admit):
                 free -= tokens // 10 + 1
                 started.append(coming[0])
             del coming[0]
-        for queue in (here, there):
-            for id in (*started, *queue.next(room(free), now)):
-                came, tokens, seconds = requests[id]
-                waited[id] = now - came
-                running[id] = (tokens // 10 + 1, now + seconds)
-                free -= 0 if id in started else tokens // 10 + 1
-            started = []
+        for id in (*started, *queue.next(room(free), now)):
+            came, tokens, seconds = requests[id]
+            waited[id] = now - came
+            running[id] = (tokens // 10 + 1, now + seconds)
+            free -= 0 if id in started else tokens // 10 + 1
     return waited
 
 
@@ -159,13 +155,3 @@ def test_a_flood_of_short_requests_keeps_no_long_one_from_starting():
     """It waits only for the requests that ran when its time was up."""
     short = {f"short{i}": (0.1 * i, 50, 5.0) for i in range(1000)}
     assert 10 < waits({"long": (1.0, 800, 10.0), **short})["long"] <= 10 + 5 + 1
-
-
-@pytest.mark.parametrize(("every", "starts"), [(4.0, True), (0.5, False)])
-def test_another_gateway_knows_nothing_of_a_reservation(every, starts):
-    """As docs/admission.md says: what it starts may keep a request waiting that needs most of a worker, for as long as
-    it goes on. Here that is 100 s of requests that need 6 of 100 blocks for 5 s each: one or two, or ten, at a time."""
-    short = {f"short{i}": (every * i, 50, 5.0) for i in range(int(100 / every))}
-    waited = waits({"long": (20.0, 800, 10.0), **short}, elsewhere="short")
-    assert waited["long"] < 16 if starts else waited["long"] > 60
-    assert waits({"long": (20.0, 800, 10.0), **short})["long"] < 16

@@ -9,7 +9,7 @@ import pytest
 from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.admission import BUSY, FREE, LONG, UNMEASURED, held, room, snapshot, ticket, worker
+from tests.support.admission import BUSY, FREE, UNMEASURED, held, room, snapshot, ticket, worker
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
@@ -38,17 +38,6 @@ def test_one_snapshot_is_not_spent_twice():
     assert queue.next(FREE, 0) == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(snapshot(queue_tokens=950), snapshot(queue_tokens=900)), (FleetSnapshot(), FREE)],
-    ids=["a long prefill queue", "no workers"],
-)
-def test_requests_wait_here_for_shorter_queues_and_for_workers(before, after):
-    queue = Admission(AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100))
-    assert isinstance(queue.offer(ticket("a"), before, 0), Hold)
-    assert [queue.next(fleet, 0) for fleet in (before, after)] == [[], ["a"]]
-
-
 def test_a_cached_prefix_needs_no_room():
     queue = Admission()
     assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)
@@ -63,14 +52,6 @@ def test_a_cached_prefix_needs_no_room():
 def test_the_last_token_is_computed_even_if_the_whole_prompt_is_cached(blocks, outcome):
     whole = ticket("a", uncached=1, matches={"u0": 10})
     assert isinstance(Admission().offer(whole, room(blocks), 0), outcome)
-
-
-def test_cancelled_requests_never_start():
-    queue = held(ticket("a"), ticket("b"))
-    queue.cancel("a")
-    queue.cancel("unknown")
-    assert queue.next(FREE, 0) == ["b"]
-    queue.check_integrity()
 
 
 @settings(max_examples=times(40), deadline=None)
@@ -170,13 +151,6 @@ def test_the_obstacle_is_that_of_the_last_pass():
         (FREE, ["a"], None),
     ):
         assert (queue.next(fleet, 1), queue.obstacle) == (started, obstacle)
-
-
-def test_a_later_request_does_not_change_what_the_first_waits_for():
-    queue = held(LONG)
-    assert queue.next(BUSY, 1) == []
-    assert isinstance(queue.offer(ticket("b"), room(5), 1), Hold)
-    assert queue.obstacle == "decode_room"
 
 
 def fleet(queued: int) -> FleetSnapshot:

@@ -149,15 +149,6 @@ def test_the_service_of_a_tenant_counts_when_it_comes_back(flooded):
     assert drained(queue) == ["a", "b"]
 
 
-def test_quotas_that_are_full_again_are_not_remembered():
-    queue = Admission(limited(burst=1000))
-    for i in range(MAX_TENANTS):
-        queue.offer(ticket(str(i), f"tenant {i}"), FREE, 0)
-        queue.finished(str(i), 5)
-    queue.offer(ticket("a", "a"), FREE, 1e6)
-    assert len(queue._buckets) == 1
-
-
 def queued(queue: Admission, tenant: str, requests: int) -> None:
     for i in range(requests):
         queue.offer(ticket(f"{tenant}{i}", tenant), BUSY, 0)

@@ -259,18 +259,6 @@ def calling(make: Any) -> Any:
     return make(template="{{ tools }} <tool_call>")  # Hermes'
 
 
-async def test_calls_are_streamed_while_they_are_written(calling, connect):
-    calling.say(TWO, size=20)
-    async with connect(calling).messages.stream(**ASKED | TOOLS) as stream:
-        events = [event async for event in stream]
-        answer = await stream.get_final_message()
-    parts = [event.partial_json for event in events if event.type == "input_json"]
-    assert "".join(parts) == json.dumps(INPUT) * 2
-    assert len(parts) > 2
-    assert [getattr(block, "input", None) for block in answer.content] == [None, INPUT, INPUT]
-    assert len({block.id for block in answer.content[1:] if block.id.startswith("toolu_")}) == 2
-
-
 @pytest.mark.parametrize("text", [TWO, CALL, "no call, <tool_call> {", f"{CALL}\nand text behind", "é" * 9])
 def test_random_cuts_of_text_give_the_same_blocks(text):
     def blocks(pieces: list[str]) -> list[Any]:

@@ -68,25 +68,6 @@ async def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster,
         await watched.until(d_1="10.1.0.3")
 
 
-async def test_changes_of_the_services_slices_are_reported_immediately(cluster, kubeconfig):
-    cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
-    async with watching(kubeconfig(), PATIENT) as watched:
-        await watched.until()
-        cluster.put("a", ("d-0", "10.1.0.1"), ready=False)
-        await watched.until(d_0="10.1.0.1")
-        cluster.put("b", ("d-1", "10.1.0.2"), ("p-0", "10.1.0.3"))
-        await watched.until(d_0="10.1.0.1", d_1="10.1.0.2", p_0="10.1.0.3")
-        cluster.put("b", ("p-0", "10.1.0.4"))
-        await watched.until(d_0="10.1.0.1", p_0="10.1.0.4")
-        cluster.drop("a")
-        await watched.until(p_0="10.1.0.4")
-        times = watched.times
-        cluster.put("b", ("p-0", "10.1.0.4"), ready=True)
-        cluster.put("c", ("p-1", "10.1.0.5"))
-        await watched.until(p_0="10.1.0.4", p_1="10.1.0.5")
-        assert watched.times == times + 1  # readiness is no change of addresses
-
-
 async def test_what_is_known_outlives_the_api_server(cluster, kubeconfig):
     cluster.put("a", ("d-0", "10.1.0.1"))
     async with watching(kubeconfig()) as watched:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from legato_gateway.generation_config import GenerationDefaults
-from legato_gateway.openai import token_choice
 from legato_protocol.sampling.limits import RANGES
-from legato_protocol.sampling.parameters import REASONING, SamplingParams, later_params
+from legato_protocol.sampling.parameters import SamplingParams, later_params
 
 LARGEST = (1 << 31) - 1
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -220,13 +219,6 @@ async def test_chats_end_at_the_makers_length_and_completions_at_openais(make):
     assert request.params.max_tokens == 1000 - len(request.prompt)
 
 
-async def test_the_model_shows_them(make):
-    for gateway, shown in ((make(defaults=DEFAULTS), DEFAULTS.given()), (make(), {})):
-        (listed,) = (await gateway.http.get("/v1/models")).json()["data"]
-        assert listed["default_sampling_params"] == shown
-        assert (await gateway.http.get("/v1/models/tiny")).json() == listed
-
-
 END = 256
 ONE_OF = {"structured_outputs": {"choice": ["a", "b"]}}
 
@@ -275,12 +267,6 @@ async def test_what_leaves_nothing_to_say_is_refused(gateway):
         error = (await gateway.chat(**fields)).json()["error"]
         assert (error["param"], error["message"]) == (next(iter(fields)), text)
     assert gateway.relay.generations == []
-
-
-def test_a_bound_of_reasoning_lets_an_answer_go_on():
-    """With `ignore_eos` nothing has to end it."""
-    params = SamplingParams(max_tokens=9, seed=1, grammar="{}", grammar_kind=REASONING, bad_words=((97,),))
-    token_choice._check_something_is_left(params, 257)
 
 
 async def test_what_can_be_obeyed_together_is_taken(gateway):

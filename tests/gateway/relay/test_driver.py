@@ -57,23 +57,6 @@ def test_a_drained_sequence_is_not_tried_again_before_room_opens(lab, monkeypatc
     assert run.frames(Decode)
 
 
-def test_a_sequence_without_a_worker_is_not_tried_again_before_room_opens(lab, monkeypatch):
-    run, _, sub = started(lab, "u")
-    worker = run.workers["u0"]
-    worker.blocks = 0
-    run.load(worker)
-    run.fail(sub, "overloaded")
-    for _ in range(3):
-        run.load(worker)
-    tried = _tries(monkeypatch, run, "may_fit")
-    for _ in range(20):
-        run.load(worker)
-    assert (tried, sub.stage) == ([], Stage.WAITING)
-    worker.blocks = 1000
-    run.load(worker)
-    assert sub.stage is Stage.QUEUED
-
-
 @pytest.mark.parametrize("progress", [False, True])
 def test_failures_in_a_row_end_a_request_and_a_token_between_them_forgives(lab, progress):
     before = count("redispatches_total", reason="internal")
@@ -237,17 +220,6 @@ def test_retries_after_failures_are_reported_for_a_minute(lab, code, seconds, re
     run.fail(sub, code)
     run.time.advance(seconds)
     assert run.relay.demand.recent_retries(run.time.now) == (("internal",) if recent else ())
-
-
-def test_only_a_new_epoch_ends_what_ran_in_the_old_one(lab):
-    run, generation, sub = started(lab, "u", "u", request={"max_tokens": 30})
-    worker = run.decoding(generation)
-    run.greet(worker.name)
-    assert sub.attempt == 1
-    run.replace(worker)
-    assert sub.attempt == 2, "the worker is new and knows nothing of it"
-    assert run.end(generation) is None
-    assert run.texts[generation, 0] == lab.text_of(7, 30)
 
 
 @pytest.mark.parametrize("dies", [Scripted.replace, Scripted.kill])

@@ -162,33 +162,6 @@ def test_the_drain_of_a_worker_that_only_prefilled_it_leaves_a_request_alone(lab
     assert not run.frames(Handoff)
 
 
-def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
-    run, _, sub = started(lab, "u", "u")
-    source = run.workers[sub.place.decode]
-    source.run()  # it takes the sequence, and refuses others from here on
-    run.drain(source)
-    assert sub.stage is Stage.QUEUED
-    run.until(lambda: run.frames(Handoff))
-    run.run(5)
-    assert sub.place.decode != source.name
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_what_was_migrating_to_a_lost_worker_is_recomputed(lab, committed):
-    """Nobody knows any longer if the target had committed; if so, the source has nothing to go on with."""
-    run, _, sub, source, target = _migrating(lab, "u", "u", "u")
-    if committed:
-        source.run()
-        target.run()
-        assert target.engine.received
-        assert not source.engine.jobs
-    run.kill(target)
-    run.run(2)
-    assert sub.place.decode not in (source.name, target.name)
-    assert sub.attempt == 3
-    assert not source.engine.jobs
-
-
 def test_a_worker_that_did_not_hear_of_the_commit_stops(lab):
     """The commit was lost on its way to the source, which takes the migration for failed and decodes on."""
     run, _, sub, source, target = _migrating(lab)

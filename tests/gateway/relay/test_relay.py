@@ -1,11 +1,5 @@
 """The relay over real sockets: what it decides in virtual time reaches workers, and their frames reach clients."""
 
-import asyncio
-import random
-
-import pytest
-from budget import times
-
 from legato_protocol.wire.stream import Decode, Pause, Prefill
 
 
@@ -52,47 +46,4 @@ async def test_a_slow_client_pauses_its_sequence_and_its_leaving_stops_the_work(
         await leaves.generation.cancel()
         await worker.wait(lambda: not worker.engine.jobs)
         assert gateway.relay.active == 0
-        gateway.admission.check_integrity()
-
-
-@pytest.mark.parametrize("seed", range(times(1)))
-async def test_random_disturbances_change_no_text(lab, seed):
-    """Broken connections, dead processes and cores, hanging and draining workers, one after the other; at which stages
-    of a request is for test_schedules."""
-    workers, chance = lab.pools(2, 3, heartbeat=0.02), random.Random(seed)
-    async with lab.running(workers, hang=0.3, poison_deaths=1000, buffer_tokens=16) as gateway:
-        readers = [gateway.submit(seed=n, max_tokens=300, choices=1 + n % 2) for n in range(16)]
-        tasks = [asyncio.create_task(reader.read()) for reader in readers]
-        kinds = ["disconnect", "lose_core", "hang", "drain", "kill"] * 3
-        for how in chance.sample(kinds, len(kinds)):
-            enough = gateway.count("output_tokens_total") + 40
-            await gateway.until(
-                lambda enough=enough: (
-                    gateway.count("output_tokens_total") > enough or all(task.done() for task in tasks)
-                )
-            )
-            worker = chance.choice(workers)
-            known = gateway.fleet.worker(worker.name)
-            if how in ("disconnect", "hang"):
-                getattr(worker, how)()
-            else:
-                await getattr(worker, how)()
-            if how == "hang":
-                await gateway.until(lambda known=known: known.connection == "hung")
-                worker.wake()
-            elif how == "drain":
-                await gateway.until(lambda known=known: known.draining)
-                worker.engine.draining = False
-            elif how == "lose_core":
-                await worker.restart_core()
-            elif how == "kill":
-                await worker.start()
-            await gateway.until(lambda known=known: known.ready)
-            gateway.relay.check_integrity()
-        await asyncio.gather(*tasks)
-        for n, reader in enumerate(readers):
-            assert reader.texts == {choice: lab.text_of(n, 300, choice) for choice in range(1 + n % 2)}
-            assert reader.generation.usage.completion_tokens == 300 * (1 + n % 2)
-        for worker in workers:
-            await worker.wait(lambda worker=worker: not worker.engine.jobs)
         gateway.admission.check_integrity()

@@ -3,7 +3,6 @@
 from dataclasses import replace as dataclass_replace
 
 import pytest
-from msgspec.structs import replace
 from relay_script import Scripted, count
 from relay_simulation import COST
 
@@ -178,12 +177,6 @@ def test_so_does_one_whose_arena_is_full_and_one_that_drains(lab, happens, reaso
     assert count("migrations_total", reason=reason) == before + 1
 
 
-def test_blocks_that_sequences_there_wait_for_are_known(lab):
-    run = Scripted(lab, "u")
-    run.relay.workers.received("u0", replace(run.workers["u0"].load(), pending_blocks=9))
-    assert run.view("u0").asked_blocks == 9
-
-
 def _not_read(run, generation, source, target):
     source.others = 0
     run.generations.remove(generation)
@@ -191,16 +184,6 @@ def _not_read(run, generation, source, target):
     assert generation.paused
     source.others = 4
     source.engine.jobs[next(iter(source.engine.jobs))].paused = False
-
-
-def _target(**changes):
-    """The target is another worker, and the source has RDMA."""
-
-    def greet(run, generation, source, target):
-        run.greet(source.name, transport="ucx:rdma")
-        run.greet(target.name, **{"transport": "ucx:rdma"} | changes)
-
-    return greet
 
 
 def _also_hot(run, generation, source, target):
@@ -220,9 +203,6 @@ def _without_tokens(run, generation, source, target):
         pytest.param(None, {"choices": 2}, id="it has two choices"),
         pytest.param(_not_read, {}, id="its client does not read"),
         pytest.param(_without_tokens, {}, id="it gets no tokens"),
-        pytest.param(_target(kv_revision="other"), {}, id="the other one has another KV revision"),
-        pytest.param(_target(address=b""), {}, id="the other one has no link"),
-        pytest.param(_target(transport="ucx:tcp"), {}, id="the other one is of another network"),
         pytest.param(_also_hot, {}, id="the other one is hot too"),
     ],
 )

@@ -135,17 +135,6 @@ def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch
     assert worker.index.blocks == 0
 
 
-def test_a_torn_snapshot_is_not_a_snapshot():
-    worker = Worker(hashes(9))
-    index = worker.index
-    index.expect("w", worker.epoch)
-    first, _, last = worker.snapshot(pages=3)
-    assert not index.apply("w", first)
-    assert index.blocks_at("w") == 0, "nothing counts before its last page"
-    assert index.apply("w", last)
-    assert index.match(hashes(9)) == {}
-
-
 def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before():
     """Workers are not trusted to evict leaves first: remembered runs lose their holder with any of their blocks."""
     prompt = hashes(5 * RUN + 7)
@@ -163,37 +152,6 @@ def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
     worker.match(prompt)
     monkeypatch.setattr(worker.index, "_inspect", None)
     assert worker.match(prompt) == 5 * RUN
-
-
-@pytest.mark.parametrize("length", [1, RUN - 1, RUN, RUN + 1, 2 * RUN - 1])
-def test_prompts_of_any_length_are_matched_to_their_end(length):
-    prompt = hashes(2 * RUN)
-    assert Worker(prompt).match(prompt[:length]) == length
-
-
-@pytest.mark.parametrize("part", [1, 5])
-def test_prompts_that_part_within_a_run_are_distinguished_after_removals(part):
-    shared = hashes(RUN + part)
-    forks = [hashes(RUN, seed, shared) for seed in (1, 2)]
-    worker = Worker([*forks[0], *forks[1]])
-    for _ in range(2):
-        assert list(map(worker.match, forks)) == [2 * RUN + part] * 2
-    worker.removes([shared[-1]])
-    assert list(map(worker.match, forks)) == [RUN + part - 1] * 2
-
-
-def test_workers_are_distinguished():
-    prompt, index = hashes(3 * RUN), KVIndex()
-    held = {"a": 3 * RUN, "b": RUN + 1, "c": 0, "d": 2 * RUN}
-    for name, blocks in held.items():
-        Worker(prompt[:blocks], name, index)
-    del held["c"]
-    assert [index.match(prompt) for _ in range(3)] == [held] * 3
-    Worker(prompt[: RUN + 1], "e", index)
-    assert index.match(prompt) == {**held, "e": RUN + 1}
-    index.forget("a")
-    assert index.match(prompt) == {"b": RUN + 1, "d": 2 * RUN, "e": RUN + 1}
-    index.check_integrity()
 
 
 def test_memory_is_bounded_and_blocks_left_out_are_only_missed():
@@ -239,17 +197,6 @@ def test_a_snapshot_takes_no_more_than_an_equal_share_from_others():
     Worker(hashes(100, 2), "theirs", index)
     assert (index.blocks_at("mine"), index.blocks_at("theirs"), index.evicted, index.dropped) == (20, 20, 20, 80)
     index.check_integrity()
-
-
-def test_a_worker_of_which_blocks_were_forgotten_may_store_and_remove_them_again():
-    first, second = hashes(10, 1), hashes(10, 2)
-    worker = Worker(first, index=KVIndex(max_blocks=10))
-    worker.stores(second)
-    assert worker.match(first) == 0
-    worker.removes(first)
-    assert worker.match(second) == 10
-    worker.stores(first)
-    assert worker.match(first) == worker.index.blocks_at("w") == 10
 
 
 @settings(max_examples=times(30), deadline=None)

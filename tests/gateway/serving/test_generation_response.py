@@ -3,15 +3,12 @@
 import asyncio
 import json
 
-import httpx
 import openai
 import pytest
-from http_server import listening
 from tests.support.asgi import Sender
 
 from legato_gateway.errors import DeadlineExceeded, SuspectedPoison, WorkerFailed
 from legato_gateway.request import Delta
-from legato_gateway.serving.event_stream import COMMENT, StreamPolicy
 
 
 class Connection(Sender):
@@ -95,31 +92,3 @@ async def test_what_must_not_be_tried_again_the_official_client_does_not_try_aga
     with pytest.raises(openai.InternalServerError):
         await gateway.client.with_options(max_retries=1).completions.create(model="tiny", prompt="hi")
     assert len(gateway.relay.generations) == sent
-
-
-async def test_the_official_client_reads_over_comments(make):
-    gateway = make(StreamPolicy(keep_alive=0.001))
-    gate = gateway.gate()
-    gateway.script(Delta(0, "a"), gate, Delta(0, "b", finish="stop"))
-
-    class Watched(httpx.AsyncByteStream):
-        def __init__(self, stream):
-            self._stream = stream
-
-        async def __aiter__(self):
-            async for piece in self._stream:
-                if COMMENT in piece:
-                    gate.set()  # else it never ends
-                yield piece
-
-    async def watch(response):
-        response.stream = Watched(response.stream)
-
-    async with (
-        listening(gateway.app) as (host, port),
-        httpx.AsyncClient(event_hooks={"response": [watch]}) as http,
-        asyncio.timeout(10),
-    ):
-        client = openai.AsyncOpenAI(base_url=f"http://{host}:{port}/v1", api_key="-", http_client=http)
-        stream = await client.completions.create(model="tiny", prompt="hi", stream=True)
-        assert [chunk.choices[0].text async for chunk in stream if chunk.choices] == ["a", "b"]

@@ -76,12 +76,6 @@ def test_a_breaker_closes_in_time_and_that_is_an_opening(fleet):
     assert not view(fleet).broken
 
 
-def test_one_request_that_fails_often_opens_no_breaker(fleet):
-    for _ in range(10):
-        fleet.failed("u0", "a")
-    assert not view(fleet).broken
-
-
 def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
     fleet.add("u1", "address")
     fleet.greeted("u1", hello(worker="u1"))

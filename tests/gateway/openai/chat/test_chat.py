@@ -3,10 +3,6 @@
 import json
 from typing import Any
 
-import openai
-import pytest
-
-from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta
 
 ASKED: Any = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -25,15 +21,6 @@ async def test_an_answer_and_its_stream_are_what_the_official_client_expects(gat
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Paris é!"
     assert (chunks[-1].choices[0].finish_reason, last.choices, last.usage.completion_tokens) == ("stop", [], 3)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_logprobs_carry_bytes_and_alternatives(gateway, stream):
-    answer = await gateway.client.chat.completions.create(**ASKED, logprobs=True, top_logprobs=2, stream=stream)
-    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
-    first = next(token for choice in choices if choice.logprobs for token in choice.logprobs.content)
-    assert (first.token, first.bytes) == ("P", [ord("P")])
-    assert [(top.token, top.bytes) for top in first.top_logprobs] == [("P", [80]), ("z", [122])]
 
 
 async def test_text_that_is_held_back_makes_no_event_and_usage_comes_only_where_wanted(gateway):
@@ -76,15 +63,6 @@ async def test_defaults_fill_the_context_draw_a_seed_and_stop_at_the_end_of_sequ
 async def test_developer_is_system(gateway):
     await gateway.chat(messages=[{"role": "developer", "content": "d"}, {"role": "user", "content": "ab"}])
     assert bytes(gateway.relay.requests[0].prompt) == b"system: d\nuser: ab\n"
-
-
-async def test_what_fails_later_ends_the_stream_with_an_error_event(gateway):
-    gateway.script(Delta(0, "Par"), WorkerFailed("gone", part="decode"))
-    stream = await gateway.client.chat.completions.create(**ASKED, stream=True)
-    with pytest.raises(openai.APIError, match="gone") as raised:
-        [chunk async for chunk in stream]
-    error = {"message": "gone", "type": "server_error", "param": None, "code": "worker_failed", "part": "decode"}
-    assert raised.value.body == error
 
 
 async def test_the_header_of_priorities_goes_before_the_field(gateway):

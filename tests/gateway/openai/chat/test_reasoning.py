@@ -1,7 +1,6 @@
 """Reasoning in chats: in the answer, bounded by workers, and switched in the chat template."""
 
 import json
-import pickle
 from itertools import product
 from typing import Any
 
@@ -9,12 +8,10 @@ import msgspec
 import pytest
 
 from legato_gateway.openai.chat import template_variables
-from legato_gateway.openai.chat.answer import AnswerFormat
-from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
-from legato_gateway.request import Delta, GenerationRequest, TokenText
+from legato_gateway.request import Delta, TokenText
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 from legato_protocol.sampling.limits import MAX_GRAMMAR_BYTES
-from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, RULES, SamplingParams
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, RULES
 from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
 from legato_protocol.wire.stream import TokenLogprobs
 
@@ -86,15 +83,6 @@ async def test_marks_that_are_tokens_show_and_are_counted(make):
     (request,) = gateway.relay.requests
     assert request.shown_tokens == {257, 258}
     assert not request.reasoning.open_in_prompt
-
-
-def test_what_a_large_body_is_prepared_into_may_come_from_another_process():
-    tokens = ReasoningTokens(open=1, close=2, open_in_prompt=True, space=(3,))
-    format = AnswerFormat(None, ReasoningFormat("Think", True, True, tokens))
-    assert pickle.loads(pickle.dumps(format)) == format
-    assert pickle.loads(pickle.dumps(ReasoningSupport("Think", 1, 2, (3,)))) == ReasoningSupport("Think", 1, 2, (3,))
-    request = GenerationRequest("r", (1,), SamplingParams(max_tokens=1, seed=0), 1.0, reasoning=tokens)
-    assert pickle.loads(pickle.dumps(request)) == request
 
 
 MARKED: Any = {"template": "{{ tools }}<tool_call><think>", "marks": ("<think>", "</think>")}

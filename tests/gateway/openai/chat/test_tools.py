@@ -1,19 +1,13 @@
 """Tools as clients see them: what a model is told, what comes back of its calls, and what is refused."""
 
 import json
-import pickle
 from itertools import product
 from typing import Any
 
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from legato_gateway.openai.chat.answer import AnswerFormat
-from legato_gateway.openai.chat.tool_definitions import CallFormat
-from legato_gateway.openai.chat.writer import ChatWriter, RequestedParts
-from legato_gateway.openai.sse import ResponseHead
 from legato_gateway.request import Delta
-from legato_gateway.serving.model_serving import ServedModel
 
 HI: Any = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -194,9 +188,3 @@ async def test_deep_nesting_is_no_fault_of_ours(gateway, depth):
     body = f'{{"model": "tiny", "tools": {tools}, "messages": {messages}}}'
     answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
     assert answer.status_code in (200, 400), answer.text
-
-
-def test_a_writer_crosses_processes():
-    head = ResponseHead("id", 1, ServedModel("tiny", 10))
-    writer = ChatWriter(head, RequestedParts(usage=True), bytes, AnswerFormat(CallFormat("Hermes", frozenset({"now"}))))
-    assert b'"tool_calls"' in pickle.loads(pickle.dumps(writer)).delta(0, Delta(0, CALLS, (), "stop"))

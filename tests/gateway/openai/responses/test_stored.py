@@ -168,15 +168,6 @@ def said(*texts: object) -> list[dict[str, Any]]:
     return [{"role": "user", "content": str(text)} for text in texts]
 
 
-async def test_the_official_client_reads_the_input_of_a_response(storing):
-    made = await storing.client.responses.create(model="tiny", input="hi", instructions="Be brief.")
-    page = await storing.client.responses.input_items.list(made.id)
-    (item,) = page.data
-    assert (item.type, item.role, item.status, item.id[:4]) == ("message", "user", "completed", "msg_")
-    assert [(part.type, part.text) for part in item.content] == [("input_text", "hi")]
-    assert page.has_more is False
-
-
 async def test_a_conversation_is_listed_from_its_beginning_and_the_client_turns_the_pages(storing):
     """Ids of an answer's items are those that it had, and all stay the same in whatever goes on from it."""
     responses = storing.client.responses

@@ -184,17 +184,6 @@ async def test_one_that_finds_no_room_gives_its_slot_back():
     await gateway.end()
 
 
-async def test_a_slot_that_comes_as_it_is_given_up_is_lost_to_nobody():
-    gateway = Gateway(1)
-    gateway.start(*"abc")
-    await passed()
-    gateway.tasks.pop("a").cancel()
-    await asyncio.sleep(0)  # the slot is b's, which has not been woken
-    await gateway.cancel("b")
-    assert gateway.whole == ["a", "c"]
-    await gateway.end()
-
-
 async def test_bodies_of_64_kib_need_no_slot_and_those_of_a_mebibyte_none_of_the_very_large():
     slots = LargeBodySlots(1, 1)
     assert [slots.lane(size) for size in (0, SMALL)] == [None, None]
