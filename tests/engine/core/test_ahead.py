@@ -5,7 +5,6 @@ from random import Random
 import pytest
 
 from legato_engine.scheduler.batch import Batch
-from legato_protocol.wire.stream import Cancel
 
 PROMPTS = [list(range(10, 30)), list(range(40, 46)), [1, 2, 3]]
 
@@ -65,15 +64,6 @@ def test_tokens_are_those_of_steps_one_by_one(world, make_worker):
     world.check_done()
 
 
-def test_a_cancel_frees_everything_once_both_steps_are_over(world, make_worker):
-    worker = make_worker()
-    world.generate(worker, max_tokens=100, turns=30)
-    assert len(worker.tokens()) > 3
-    worker.send(Cancel("r", 1))
-    world.run(12)
-    world.check_done()
-
-
 def test_hand_offs_and_migrations_go_on_where_they_were(world, make_worker):
     """From a prefill worker to one that decodes a step ahead, and on to a third in the midst of it."""
     prefill, first, second = (make_worker(name) for name in "pde")
@@ -97,9 +87,3 @@ def test_what_was_decoded_ahead_is_found_by_the_next_turn_of_a_conversation(worl
     world.generate(worker, [*known, 7, 7], id="b", max_tokens=4, turns=40)
     assert worker.tokens("b") == world.continuation([*known, 7, 7], 4)
     assert worker.items("b")[0].cached_tokens == (len(known) - 1) // 4 * 4
-
-
-def test_a_step_lasts_from_the_end_of_the_one_before(world, make_token_runner):
-    worker = world.worker("u", runner=ahead_of(make_token_runner()))
-    world.generate(worker, max_tokens=100, turns=80)
-    assert worker.status.load.step_time == pytest.approx(1.0)

@@ -61,23 +61,6 @@ def test_sequences_go_through_slots_where_links_do_not_reach_an_arena(world, old
     world.check_done()
 
 
-@pytest.mark.parametrize("turns", [0, 4], ids=["both in one iteration", "the receiver hears from the sender first"])
-def test_cancelling_while_blocks_travel_frees_both_sides(world, turns):
-    prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(), turns=3)
-    assert prefill.used > 0 < decode.used
-    prefill.send(Cancel("r", 1))
-    world.run(turns)
-    failures = [(failed.code, failed.part, failed.retry) for failed in decode.failures()]
-    assert failures == [("transfer", "transfer", True)] * (turns > 0)
-    decode.send(Cancel("r", 1))
-    world.run(6)
-    assert prefill.used == decode.used == 0
-    assert prefill.failures() == decode.failures()[1:] == []
-    totals = [worker.status.totals for worker in (prefill, decode)]
-    assert [one.failed_handoffs for one in totals] == [0, 0], "it was given up, and did not fail"
-
-
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_running_sequence_migrates_and_every_token_is_made_once(world, paused):
     """Also while it is paused and nothing is computed."""
@@ -289,36 +272,6 @@ def test_a_prefill_whose_logits_are_not_finite_ends_on_both_sides(world):
     assert [failed.code for failed in prefill.failures()] == ["faulted"]
     assert prefill.used == decode.used == 0
     assert prefill.status.idle
-
-
-def test_a_hand_off_that_is_cancelled_as_its_grant_comes_back_keeps_no_blocks(world):
-    """The peer says nothing, so the grant was never sent, and nothing is heard of it but that it was revoked."""
-    prefill, decode = world.worker("p"), world.worker("d", blocks=14, growth_tokens=4)
-    prefill.agent._link.stop()
-    world.generate(decode, [1, 2, 3], id="long", max_tokens=50, turns=3)
-    decode.send(Decode("r", 1, 99, world.sequence(), prefill.peer))
-    while not any(transfer.state is IncomingState.REVOKING for transfer in decode.scheduler.incoming):
-        world.run(1)
-    decode.send(Cancel("r", 1))
-    world.run(60)
-    assert decode.tokens("long") == world.continuation([1, 2, 3], 50)
-    assert (decode.failures(), decode.used, decode.scheduler.idle) == ([], 0, True)
-
-
-def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
-    """It came before both were asked for, in one message."""
-    old, first, second = world.worker("a"), world.worker("b"), world.worker("c")
-    world.generate(old, max_tokens=40, turns=12)
-    known = old.tokens()
-    first.send(Decode("r", 2, 55, world.known(known, max_tokens=40), old.peer))
-    world.run(6)
-    old.send(Handoff("r", 2, 55, first.peer), Handoff("r", 3, 56, second.peer))
-    second.send(Decode("r", 3, 56, world.known(known, max_tokens=40), old.peer))
-    world.run(60)
-    assert [*known, *second.tokens(attempt=3)] == world.continuation(world.prompt, 40)
-    assert old.failures() == []
-    assert [(failed.attempt, failed.code) for failed in first.failures()] == [(2, "transfer")]
-    assert old.used == first.used == second.used == 0
 
 
 def test_what_ends_after_its_migration_failed_ends_no_other_in_the_same_room(world):

@@ -53,14 +53,6 @@ def test_what_does_not_match_goes_on_with_nothing():
             position.at_start().allowed(output, (END,), False)
 
 
-def test_a_position_follows_a_text_that_grew_by_several_tokens_and_one_that_is_another():
-    position = GrammarPosition(COMPILER.compile(REGEX, "abc(a|b)c?"))
-    assert ids(position.allowed([A], (END,), False)) == {B}
-    assert ids(position.allowed([A, B, C], (END,), False)) == {A, B}
-    assert ids(position.allowed([A, B, C, A], (END,), False)) == {C, END}
-    assert ids(position.allowed([A, B], (END,), False)) == {C}
-
-
 @pytest.mark.parametrize(("known", "expected"), [(1, {A}), (2, {A, END}), (3, {A, END})])
 def test_an_output_is_too_short_up_to_its_least_tokens(known, expected):
     """Tokens of the prompt do not count."""

@@ -71,22 +71,6 @@ def test_head_sizes_of_large_models(slot, group):
     check(step, decode_config(tile_n=tile_n), prefill_config(64, tile_n))
 
 
-def test_a_long_row_is_read_in_parts_and_a_draft_of_eight_tokens_too():
-    """More parts than the combining kernel reads at a time, some of which a lane sees nothing of."""
-    for rows, window in [([(700, 1)], None), ([(400, 8), (3, 1)], None), ([(450, 8), (0, 8)], 40)]:
-        step = Step(rows, group=4, kv_heads=1, window=window)
-        work = step.work(processors=8)
-        check(step, decode_config(tile_n=16, splits=8), prefill_config(), work)
-        assert work.counts[1] > 0
-
-
-def test_rows_that_fill_the_chip_are_not_split():
-    step = Step([(200, 1)] * 6)
-    work = step.work(processors=1)
-    check(step, decode_config(splits=1), prefill_config(), work)
-    assert work.counts.tolist() == [6, 0, 0]
-
-
 def test_lists_of_an_earlier_step_leave_nothing_behind():
     """The same work for a large step, a smaller one, one with a window, and one with no row at all."""
     large = Step([(90, 1), (300, 8), (5, 40), (64, 1)], padding=(1, 0))

@@ -182,20 +182,6 @@ def test_greedy_takes_the_lowest_id_of_those_that_tie(dtype: torch.dtype) -> Non
     assert picked(logits, draws).tokens.tolist() == [int(row.argmax()) for row in logits.float().numpy()]
 
 
-def test_a_batch_mixes_greedy_and_random_draws_padding_and_rows_that_lie_apart() -> None:
-    logits = some_logits(3, 128, 3)[:, :100]
-    rows, temperatures = [2, -1, 0, 2, 1, -1], [0.0, 1.0, 0.7, 1.0, 1.0, 0.0]
-    top_ks, top_ps = [0, 0, 5, 0, 0, 0], [1.0, 1.0, 1.0, 1.0, 0.8, 1.0]
-    draws = some_draws(6, rows=rows, temperatures=temperatures, top_ks=top_ks, top_ps=top_ps, numbers=0.4)
-    results = picked(logits, draws)
-    for i in (2, 3, 4):
-        alone = Draws(*[column[i : i + 1] for column in draws])
-        assert drawn_by_numba(logits, alone) == [results.tokens[i].item()]
-    assert results.tokens[0] == logits[2].argmax()
-    assert (results.tokens[1], results.tokens[5]) == (0, 0)
-    assert results.logprobs.tolist() == [-7.0] * 6
-
-
 def entries_of(*entries: tuple[int, int, float, float, int], padding: int = 3) -> torch.Tensor:
     columns = list(zip(*entries, *[(-1, 0, 0.0, 0.0, 0)] * padding, strict=True))
     kinds = (np.int32, np.int32, np.float32, np.float32, np.int32)

@@ -91,17 +91,6 @@ def test_equal_content_is_kept_once():
     pool.check_integrity()
 
 
-def test_quarantined_blocks_are_nobodys_until_readmitted():
-    pool = pool_of(4)
-    blocks = pool.allocate(3)
-    pool.quarantine(blocks)
-    assert pool.counts().quarantined == 3
-    assert pool.allocate(2) is None
-    pool.check_integrity()
-    pool.readmit(blocks)
-    assert pool.counts().free == 4
-
-
 def test_mistakes_of_owners_raise():
     pool = pool_of(4)
     (block,) = pool.allocate(1)
@@ -144,16 +133,6 @@ def test_a_forgotten_sequence_loses_the_blocks_that_only_it_computed():
         pool.release(blocks)
         pool.check_integrity()
     assert [len(pool.cache.match(chain)) for chain in (held, built_on, other)] == [2, 3, 1]
-
-
-def test_a_block_that_is_not_full_is_forgotten_by_nobody():
-    pool = pool_of(4)
-    blocks, hashes = hold_chain(pool, b"ab")
-    blocks += pool.allocate(1)
-    pool.forget(blocks)
-    assert pool.cache.match(hashes) == []
-    pool.release(blocks)
-    assert pool.counts().free == 4
 
 
 @settings(max_examples=150, deadline=None)

@@ -56,22 +56,3 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: object, said:
 def test_what_is_missing_is_named(name: str, message: str) -> None:
     with pytest.raises(UnusableProfile, match=message):
         profile.find(name)
-
-
-def test_the_profile_of_this_cpu_gives_the_steps_that_it_was_fitted_to() -> None:
-    """`benchmarks/README.md`, Results without AMX."""
-    step = profile.find("cpu-2-cores-smollm2-135m").step
-    for rows, context, seconds in ((1, 256, 5.5e-3), (8, 256, 15.0e-3), (32, 256, 47.0e-3), (32, 1000, 95.5e-3)):
-        assert step.seconds(rows, rows * context, 0, 0) == pytest.approx(seconds, rel=0.02)
-    for tokens, start, seconds in ((256, 0, 0.115), (512, 0, 0.246), (512, 512, 0.318), (512, 3072, 0.714)):
-        assert step.seconds(0, 0, tokens, tokens * (start + tokens / 2)) == pytest.approx(seconds, rel=0.02)
-
-
-def test_the_profile_of_two_h100_gives_the_latencies_that_were_published() -> None:
-    """`docs/paced.md` shows how it follows from them: prompts of 5,000 tokens, answers of 500, so many at once."""
-    step = profile.find("h100x2-llama-3.3-70b-fp8").step
-    prompt = step.seconds(0, 0, 5000, 5000 * 2500) - step.per_step
-    for running, published in ((1, 18.58e-3), (5, 21.83e-3), (25, 38.75e-3), (50, 59.73e-3), (85.5, 92.9e-3)):
-        latency = step.seconds(0, int(running * 5250), 0, 0) + prompt * (running - 1) / 500
-        assert latency == pytest.approx(published, rel=0.05)
-    assert step.seconds(0, 0, 500, 500 * 250) == pytest.approx(47.77e-3, rel=0.05)

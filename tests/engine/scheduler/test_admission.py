@@ -108,16 +108,6 @@ def test_slots_are_sequences_and_choices_count_apart(incoming):
     assert worker.incoming.grants() == (transfer,)
 
 
-def test_an_adopted_or_abandoned_transfer_gives_its_slots_back():
-    worker, client = Worker(max_running=1), ask(3, max_tokens=1)
-    abandoned = worker.granted(client)
-    worker.incoming.abandon(abandoned)
-    worker.incoming.on_released(abandoned)
-    worker.adopt(worker.granted(client, room=2))
-    worker.run(client)
-    assert worker.idle
-
-
 def answered(worker, tokens, **fields):
     """Serves enough answers of this length that it is the usual one."""
     for _ in range(LEAST_ANSWERS):
@@ -213,10 +203,6 @@ def test_a_prefill_for_a_hand_off_is_not_expected_to_grow(prefill_first):
     requests = [worker.add(client, room=room) for client, room in (both if prefill_first else both[::-1])]
     worker.begin()
     assert [request.state for request in requests] == [RequestState.RUNNING] * 2
-
-
-def test_choices_of_a_handed_off_prompt_are_handed_off():
-    assert ask(3, choices=(0, 1)).request(handed_off=True).fork(1, ()).handed_off
 
 
 @pytest.mark.parametrize(("choices", "blocks"), [((0,), 4), ((0, 1), 6)])

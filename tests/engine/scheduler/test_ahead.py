@@ -119,15 +119,6 @@ def test_a_prompt_that_forks_or_goes_on_is_planned_as_usual(client):
     run(worker, client)
 
 
-def test_nobodys_blocks_are_taken():
-    """Blocks are short: a step that is planned as usual preempts."""
-    worker = Worker(num_blocks=4, growth_tokens=0)
-    clients = [ask(7, n, max_tokens=8, seed=n) for n in (0, 20)]
-    worker.add_all(clients)
-    run(worker, *clients)
-    assert worker.load.preemptions
-
-
 def test_one_that_comes_starts_with_the_next_step():
     worker = Worker()
     decoding(worker, ask(6, max_tokens=30))
@@ -198,19 +189,6 @@ def test_a_sequence_that_arrives_joins_the_step_ahead():
     rows = receiver.begin_ahead().rows
     assert sorted(row.tokens[0] >= 0 for row in rows) == [False, True]
     run(receiver, first, second)
-
-
-def test_a_step_ahead_keeps_the_blocks_of_those_that_it_alone_has():
-    receiver = Worker()
-    decoding(receiver, ask(6, max_tokens=20))
-    second, request = arriving(receiver)
-    receiver.begin_ahead(compute=False)
-    last = request.blocks[-1]
-    receiver.cancel(second)
-    receiver.end()
-    assert receiver.pool.references(last)
-    receiver.end()
-    assert not receiver.pool.references(last)
 
 
 def test_a_migration_waits_for_both_steps():

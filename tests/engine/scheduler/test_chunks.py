@@ -3,8 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, LEAST_CHUNK
-from legato_engine.scheduler.requests.request import RequestState
+from legato_engine.scheduler.planning.chunk_budget import LEAST_CHUNK
 
 TPOT, PROMPT, CHUNK = 0.1, 4000, 512
 
@@ -69,15 +68,6 @@ def test_streams_keep_their_tpot_while_a_long_prompt_is_computed(streams):
     assert steps[0][2] > 1.5 * full[-1][2]  # chunks become smaller with their context
 
 
-def test_a_worker_that_never_computed_a_prompt_begins_with_small_chunks():
-    worker = machine()
-    decode(worker, 2)
-    steps = prefill(worker)
-    assert steps[0][2] == LATE_CHUNK
-    assert max(took for took, _, _ in steps) <= TPOT
-    assert len(steps) < 60
-
-
 def test_when_nothing_decodes_chunks_have_their_full_size():
     worker = warmed()
     assert [tokens for _, _, tokens in prefill(worker)] == [CHUNK] * 7 + [PROMPT - 7 * CHUNK]
@@ -91,23 +81,6 @@ def test_chunks_have_their_full_size_beside_a_stream_without_a_tpot_to_keep(tpot
     if paused:
         worker.pause(slow)
     assert prefill(worker)[0][1:] == (not paused, CHUNK)
-
-
-def test_prompts_advance_although_decodes_alone_take_longer():
-    worker = warmed(4, tpot=0.005)
-    alone, steps = step(worker)[0], prefill(worker)
-    assert all(LEAST_CHUNK < tokens <= LATE_CHUNK for _, _, tokens in steps[:-1])
-    least = alone + LEAST_CHUNK * (5e-4 + 1.5e-7 * PROMPT)
-    assert max(took for took, _, _ in steps) < 2 * least
-
-
-def test_several_prompts_share_the_time_of_a_step():
-    worker = warmed(2)
-    requests = [worker.add(ask(70, 300_000 + 1000 * n, max_tokens=2)) for n in range(4)]
-    took, _, tokens = step(worker)
-    assert took <= TPOT
-    assert 70 < tokens < 3 * 70
-    assert requests[-1].state is RequestState.WAITING
 
 
 def test_a_prompt_with_too_much_context_for_the_rest_of_a_step_begins_in_the_next_one():

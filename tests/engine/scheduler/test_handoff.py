@@ -88,15 +88,6 @@ def test_a_prefill_is_ready_when_it_is_parked_and_once_more_when_it_was_granted(
     assert (sender.step().prefilled, request.state) == ([request], COMPUTED)
 
 
-def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken():
-    pair = Worker(num_blocks=6, role="prefill"), Worker()
-    request, transfer = dispatch(pair, client := ask(18))
-    pair[0].run()
-    pair[0].add(ask(18, 100, max_tokens=1))
-    pair[0].run()
-    hand_over(pair, request, transfer, client)
-
-
 def test_parked_prefills_are_limited():
     worker = Worker(role="prefill", max_parked=2)
     requests = [worker.add(ask(5, 10 * i), room=i) for i in range(4)]
@@ -143,46 +134,6 @@ def test_granted_sequences_go_first_and_keep_their_blocks():
     worker.finish(request)
     worker.outgoing.commit(outgoing_of(request))
     worker.run(growing)
-
-
-@pytest.mark.parametrize("steps", range(5))
-def test_a_cancelled_sender_keeps_granted_blocks_until_released(pair, steps):
-    sender, _ = pair
-    request, _ = dispatch(pair, client := ask(18))
-    sender.step()
-    sender.grant(request)
-    sender.steps(steps)
-    blocks = list(request.blocks)
-    assert sender.cancel(client).requests == (request,)
-    assert sender.scheduler.cancel(client.id, 9).requests == ()
-    assert request.blocks == blocks
-    assert not sender.idle
-    sender.check()
-    sender.outgoing.abort(outgoing_of(request))
-    sender.check()
-    assert sender.idle
-
-
-def test_cached_blocks_of_the_receiver_are_not_transferred(pair):
-    _, receiver = pair
-    receiver.add(ask(12))
-    receiver.run()
-    request, transfer = dispatch(pair, client := Client((*prompt(12), 70, 71, 72)))
-    receiver.incoming.grants()
-    assert transfer.cached == 3
-    hand_over(pair, request, transfer, client)
-
-
-@pytest.mark.parametrize("steps", range(4))
-def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, steps):
-    sender, _ = pair
-    request, transfer = dispatch(pair, client := ask(18))
-    sender.grant(request)
-    sender.steps(steps)
-    sender.outgoing.withdraw(outgoing_of(request))
-    sender.run()
-    assert (request.state, sender.counts.used) == (PARKED, 0)
-    hand_over(pair, request, transfer, client)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -44,41 +44,6 @@ def test_incoming_transfers_queue_in_order_until_there_is_room():
     assert (worker.idle, worker.counts.free) == (True, 8)
 
 
-def test_a_late_write_into_quarantined_blocks_hurts_nobody():
-    worker = Worker(num_blocks=12)
-    transfer = worker.granted(ask(9))
-    late = list(transfer.blocks)
-    worker.incoming.abandon(transfer)
-    worker.add(client := ask(9, 50, max_tokens=8))
-    while worker.step():
-        worker.write({block: [0, 0, 0, 0] for block in late})
-    assert client.complete
-
-
-@pytest.mark.parametrize("end", ["on_revoked", "on_written", "abandon"])
-def test_running_sequences_take_back_unwritten_grants(end):
-    """One needs the blocks of two grants, of which one was written to. The other comes back, unless it was written to
-    as well, or is abandoned meanwhile."""
-    worker = Worker(num_blocks=8, growth_tokens=0)
-    worker.add(client := ask(7, max_tokens=17))
-    worker.step()
-    written, fresh = worker.reserve(ask(3, 50)), worker.reserve(ask(3, 70), room=2)
-    assert worker.incoming.grants() == (written, fresh)
-    worker.incoming.on_written(written)
-    worker.run()
-    assert (worker.incoming.revocations(), client.complete) == ((fresh,), False)
-    for name in (end, "on_revoked"):
-        getattr(worker.incoming, name)(fresh)
-    assert worker.counts.quarantined == (2 if end == "abandon" else 0)
-    if end == "on_written":
-        worker.run()
-        assert (fresh.state, worker.incoming.revocations()) == (IncomingState.WRITING, ())
-        return
-    worker.incoming.on_released(fresh)
-    worker.run(client)
-    assert worker.incoming.grants() == ((fresh,) if end == "on_revoked" else ())
-
-
 def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine():
     worker = Worker(num_blocks=6, growth_tokens=0)
     worker.add(client := ask(7, max_tokens=17))
@@ -185,19 +150,6 @@ def test_incoming_transfers_are_bounded(length, code):
     assert refusal.value.code == code
 
 
-def test_the_blocks_of_a_grant_are_its_own_until_it_is_released_and_free_once(granted):
-    worker, (oldest, _, _) = granted
-    worker.cancel(next(iter(worker.clients.values())))
-    worker.incoming.abandon(oldest)
-    blocks = list(oldest.blocks)
-    worker.incoming.abandon(oldest)
-    assert (oldest.blocks, worker.counts.quarantined) == (blocks, 2)
-    for _ in range(2):
-        worker.incoming.on_released(oldest)
-        assert (oldest.blocks, worker.counts.quarantined) == ([], 0)
-    worker.check()
-
-
 def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not_before():
     worker, client = Worker(), ask(5)
     other = worker.reserve(ask(5, 50), deadline=7.0)
@@ -210,17 +162,6 @@ def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not
         scheduler.expire(7.0),
     ]
     assert [one.incoming for one in ended] == [(), (transfer,), (), (other,)]
-
-
-@pytest.mark.parametrize(("asked", "grants"), [([2], 1), ([3], 0), ([1, 1, 1], 2)])
-def test_a_grant_takes_no_more_slots_than_there_are(asked, grants):
-    """One for each choice, of two that are left."""
-    worker = Worker(max_running=3)
-    worker.add(ask(3, max_tokens=9))
-    worker.step()
-    for room, choices in enumerate(asked):
-        worker.reserve(ask(5, 50 * room, choices=tuple(range(choices))), room=room)
-    assert len(worker.incoming.grants()) == grants
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Demand beyond running sequences in a load: blocks asked for, expected growth, prompts that wait elsewhere."""
 
-import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
 from legato_engine.scheduler.requests.request import RequestState
@@ -127,14 +126,3 @@ def test_decoding_sequences_and_their_context_are_counted_separately_from_prompt
     worker.add(ask(20, 100, max_tokens=20))
     worker.step()
     assert (worker.load.running, worker.load.decoding, worker.load.context_tokens) == (2, 1, 7)
-
-
-def test_the_cost_of_decoding_is_reported_once_it_was_measured():
-    worker = Worker(num_blocks=32)
-    assert worker.load.decode_cost is None
-    worker.add(ask(6, max_tokens=20))
-    while worker.begin():
-        worker.now += 0.1 + 0.01 * len(worker.flight.rows)
-        worker.end()
-    cost = worker.load.decode_cost
-    assert cost.per_step + cost.per_row + 15 * cost.per_context == pytest.approx(0.11, rel=0.05)

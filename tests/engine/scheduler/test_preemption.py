@@ -75,22 +75,6 @@ def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowde
     assert item.preemptions == 1
 
 
-def test_recomputing_all_it_had_is_no_progress():
-    worker = Worker(chunk_tokens=8)
-    request = worker.add(ask(20), farthest=8, preemptions=1)
-    for expected in ((8, 1), (16, 0)):
-        worker.step()
-        assert (request.computed, request.preemptions) == expected
-
-
-def test_preemptions_are_counted(crowded):
-    worker, requests = crowded
-    for preemptions in (1, 2, 3):
-        worker.scheduler._registry.preempt(requests[2])
-        assert requests[2].preemptions == preemptions
-        worker.scheduler._registry.run(requests[2])
-
-
 @pytest.mark.parametrize("preemptions", [0, MOST_PREEMPTIONS])
 def test_blocks_of_a_preempted_sequence_are_not_given_to_one_that_waits(preemptions):
     """In the same step: the running ones took them because they need them, and a newcomer would give way next."""
@@ -204,16 +188,6 @@ def test_a_paused_sequence_cannot_give_blocks_that_others_share():
     worker.step()
     worker.pause(paused)
     assert worker.load.paused_blocks == len(paused.blocks) - 2
-
-
-def test_a_paused_sequence_that_migrates_keeps_its_blocks():
-    worker = Worker(num_blocks=6, growth_tokens=0, chunk_tokens=32)
-    paused = worker.add(ask(11, max_tokens=8))
-    worker.step()
-    worker.pause(paused)
-    worker.migrate(paused, 3)
-    worker.add(ask(14, 200, max_tokens=1))
-    assert (worker.load.paused_blocks, worker.step(), paused.state) == (0, None, RequestState.RUNNING)
 
 
 def test_the_last_in_precedence_gives_way_itself():

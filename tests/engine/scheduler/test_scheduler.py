@@ -12,15 +12,6 @@ def sizes(batch):
     return [len(row.tokens) for row in batch.rows]
 
 
-def test_several_requests_give_the_reference_tokens():
-    worker = Worker()
-    clients = [ask(n, 100 * n, max_tokens=n) for n in range(1, 9)]
-    worker.add_all(clients)
-    worker.run(*clients)
-    assert worker.idle
-    assert (worker.counts.used, worker.counts.quarantined) == (0, 0)
-
-
 def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
     worker = Worker(chunk_tokens=8)
     worker.add(short := ask(3, max_tokens=20))
@@ -87,20 +78,6 @@ def test_a_prefix_in_flight_is_computed_once():
     worker.run(*clients)
     prompt_rows = [row for batch in worker.batches for row in batch.rows if row.start < 20]
     assert sum(min(len(row.tokens), 20 - row.start) for row in prompt_rows) == 20
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2])
-@pytest.mark.parametrize("how", ["cancel", "pause"])
-def test_who_waits_for_a_prefix_goes_on_when_its_owner_stops(steps, how):
-    worker = Worker(chunk_tokens=8)
-    owner, waiter = Client((*prompt(20), 1)), Client((*prompt(20), 2))
-    worker.add_all((owner, waiter))
-    worker.steps(steps)
-    getattr(worker, how)(owner)
-    worker.run(waiter)
-    if how == "pause":
-        worker.resume(owner)
-        worker.run(owner)
 
 
 def test_nobody_waits_for_a_prefix_whose_owner_stopped():
@@ -186,41 +163,6 @@ def test_what_just_fits_is_taken():
     assert (refusal.value.code, refusal.value.retry) == ("overloaded", True)
 
 
-@pytest.mark.parametrize("compute", [True, False])
-@pytest.mark.parametrize("steps", range(6))
-def test_cancel_at_any_step_frees_all_and_disturbs_nobody(steps, compute):
-    worker = Worker(num_blocks=14, chunk_tokens=4)
-    victim, other = ask(9, max_tokens=6, choices=(0, 1)), ask(10, 50, max_tokens=6)
-    worker.add_all((victim, other))
-    worker.steps(steps)
-    worker.begin(compute)
-    ended = worker.cancel(victim)
-    assert {request.id for request in ended.requests} == {victim.id}
-    worker.scheduler.check_integrity()
-    worker.add(ask(9, 30))
-    worker.end()
-    worker.run(other)
-    assert (worker.idle, worker.counts.used) == (True, 0)
-
-
-@pytest.mark.parametrize("compute", [True, False])
-@pytest.mark.parametrize("steps", range(1, 6))
-@pytest.mark.parametrize("choice", [0, 2])
-def test_a_cancelled_choice_gives_its_own_blocks_back_and_its_siblings_go_on(steps, compute, choice):
-    worker = Worker(num_blocks=24)
-    worker.add(client := ask(9, max_tokens=12, choices=(0, 1, 2)))
-    worker.steps(steps)
-    worker.begin(compute)
-    (ended,) = worker.drop(client, choice).requests
-    assert ended.choices == (choice,)
-    worker.scheduler.check_integrity()
-    worker.end()
-    left = [request.blocks for request in worker.scheduler.requests(client.id)]
-    assert (len(left), worker.counts.used) == (2, len(set().union(*left)))
-    worker.run(client)
-    assert (worker.idle, worker.counts.used) == (True, 0)
-
-
 def test_choices_that_are_one_sequence_still_are_not_cancelled_apart():
     worker = Worker(chunk_tokens=4)
     worker.add(client := ask(9, choices=(0, 1)))
@@ -228,18 +170,6 @@ def test_choices_that_are_one_sequence_still_are_not_cancelled_apart():
     assert worker.drop(client, 1).requests == ()
     assert len(worker.scheduler.cancel(client.id, 99, (0, 1, 5)).requests) == 1
     assert worker.idle
-
-
-def test_blocks_of_a_step_in_flight_are_not_reused():
-    worker = Worker(num_blocks=8)
-    worker.add(client := ask(16))
-    table = set(worker.begin().rows[0].blocks)
-    worker.cancel(client)
-    transfer = worker.reserve(ask(12, 50))
-    assert worker.incoming.grants() == ()
-    worker.end()
-    assert worker.incoming.grants() == (transfer,)
-    assert table & set(transfer.blocks)
 
 
 def test_only_older_attempts_are_cancelled():
@@ -356,17 +286,6 @@ def test_a_request_has_one_name_at_a_time():
     assert (requests(client.id), requests("other"), len(registry)) == ((), (request,), 1)
     worker.run(client)
     assert (worker.idle, registry._by_id) == (True, {})
-
-
-def test_one_step_is_in_flight_at_a_time():
-    worker = Worker()
-    worker.add(ask(3, max_tokens=9))
-    batch, output = worker.begin(), worker.output
-    with pytest.raises(RuntimeError, match="in flight"):
-        worker.scheduler.schedule(0.0)
-    worker.end()
-    with pytest.raises(ValueError, match="not the first step in flight"):
-        worker.scheduler.process(batch, output, 0.0)
 
 
 @pytest.mark.parametrize(("choices", "room"), [((0,), None), ((0, 1, 2), None), ((0, 1, 2), 1)])

@@ -44,25 +44,11 @@ def test_a_chunk_fills_the_time_beside_decodes_that_were_never_measured_together
     assert 0.8 * TPOT < taken(rows, start, count) <= 1.02 * TPOT
 
 
-def test_chunks_become_smaller_with_their_context_and_with_more_decodes():
-    cost = trained()
-    assert chunk(cost, 4, 0) > chunk(cost, 4, 2000) > chunk(cost, 4, 8000)
-    assert chunk(cost, 1, 0) > chunk(cost, 16, 0) > chunk(cost, 48, 0)
-
-
 @pytest.mark.parametrize("tokens", [0, 128])
 def test_what_a_step_should_take_follows_from_those_before_it(tokens):
     step = 6, 1800, tokens, pairs(tokens, 500)
     assert trained().expected(*step) == pytest.approx(seconds(*step), rel=0.1)
     assert trained(speed=0.1).expected(*step) == pytest.approx(seconds(*step, speed=0.1), rel=0.1)
-
-
-def test_a_machine_that_becomes_slower_is_expected_to_be_slow():
-    cost = trained()
-    before = cost.expected(6, 1800, 0, 0)
-    for _ in range(200):
-        measure(cost, 6, speed=0.1)
-    assert cost.expected(6, 1800, 0, 0) > 5 * before
 
 
 def test_before_any_prompt_was_measured_nothing_is_expected_of_one_and_a_chunk_is_a_short_one():
@@ -81,10 +67,6 @@ def test_a_chunk_grows_in_steps_from_what_was_measured():
     assert chunk(cost, 1, 0) == REACH * 16
     measure(cost, 1, 64)
     assert chunk(cost, 1, 0, tpot=10.0) == REACH * 64
-
-
-def test_chunk_tokens_bound_a_chunk_however_much_time_there_is():
-    assert chunk(trained(), 1, 0, tpot=10.0, tokens=200) == 200
 
 
 def test_a_slow_machine_computes_the_least_chunk_as_long_as_that_is_nearly_in_time():

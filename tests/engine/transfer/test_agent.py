@@ -3,11 +3,8 @@
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, TOKENS, Stranger
 
-from legato_engine.transfer.fakes.memory import MemoryLink
-from legato_engine.transfer.link import PeerDown
 from legato_engine.transfer.session.events import Aborted, Arrived, Granted
 from legato_protocol.wire import handoff
-from legato_protocol.wire.stream import Peer
 
 
 def test_blocks_go_to_their_places_in_the_receivers_table(pair):
@@ -52,17 +49,6 @@ def test_a_peer_that_dies_or_falls_silent_is_the_cause(pair, lost, end, cause):
     assert [event.cause for event in left.events(Aborted)] == [cause]
 
 
-def test_a_connection_that_broke_is_not_used_for_the_next_attempt(pair):
-    pair.begin()
-    pair.network.faults.break_connection = 1.0
-    pair.revoke()
-    assert [event.cause for event in pair.sender.events(Aborted)] == ["peer_died"]
-    pair.network.faults.break_connection = 0.0
-    pair.expect(attempt=2)
-    pair.grant(attempt=2)
-    assert pair.arrives()
-
-
 @pytest.mark.parametrize(("corrupt", "corrupt_blocks", "moved"), [(0.0, 0, 2 * 4 * BLOCK_BYTES), (1.0, 2, 0)])
 def test_totals_are_those_of_all_hand_offs(pair, corrupt, corrupt_blocks, moved):
     pair.network.faults.corrupt_put = corrupt  # one bit of a put, which writes all blocks
@@ -76,14 +62,6 @@ def test_totals_are_those_of_all_hand_offs(pair, corrupt, corrupt_blocks, moved)
         assert (counts.committed, counts.aborted) == ((0, 2) if corrupt else (2, 0))
     figures = (received.corrupt_blocks, received.bytes_received, sent.bytes_sent)
     assert figures == (corrupt_blocks, moved, 2 * 4 * BLOCK_BYTES)
-
-
-def test_a_peer_that_was_replaced_is_lost_and_its_successor_not_mistaken_for_it(pair):
-    pair.sender.peer = Peer("sender", "an epoch that is gone", pair.sender.link.address)
-    pair.begin()
-    (aborted,) = pair.receiver.events(Aborted)
-    assert aborted.cause == "peer_died"
-    assert "answered for" in aborted.reason
 
 
 ABOUT_ROOM_1 = [
@@ -106,49 +84,6 @@ def test_a_message_of_an_unknown_epoch_or_a_damaged_one_is_counted_and_moves_not
     pair.begin()
     assert pair.arrives()
     assert not pair.receiver.events(Aborted)
-
-
-PATIENCE = 4.0  # seconds until an agent with a lease of 1 gives a silent connection up
-
-
-def test_connections_whose_other_side_does_not_say_who_it_is_are_closed_after_a_while(pair):
-    link = MemoryLink(pair.network, "nobody", 0, 0)
-    for _ in range(3):
-        link.connect(pair.receiver.link.address)
-    pair.run(PATIENCE - 0.8)
-    assert not any(isinstance(event, PeerDown) for event in link.poll())
-    assert pair.receiver.agent.next_timer() <= 1
-    pair.run(1.5)
-    assert [type(event) for event in link.poll()] == [PeerDown] * 3
-    assert pair.receiver.agent.counts().refused_peers == 3
-    assert pair.receiver.agent.next_timer() is None
-
-
-def test_a_connection_on_which_nobody_answers_is_given_up_and_another_one_is_opened(pair):
-    pair.network.faults.lose_message = 1.0
-    pair.begin()
-    pair.run(1.5)
-    assert [event.cause for event in pair.receiver.events(Aborted)] == ["peer_silent"]
-    pair.sender.agent.abort(1, "no grant")
-    pair.network.faults.lose_message = 0.0
-    pair.run(PATIENCE)
-    pair.sender.agent.expect(1, 2, pair.receiver.peer, ROOT)
-    pair.receiver.agent.grant(1, 2, pair.sender.peer, range(4), 0, ROOT)
-    assert pair.arrives()
-
-
-def test_a_connection_that_is_being_closed_is_not_used_for_another_hand_off(pair):
-    pair.begin()
-    pair.sender.link.stop()
-    pair.wait(lambda: pair.receiver.agent.counts().fences)
-    pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # before `Fenced` was polled
-    pair.sender.link.resume()
-    pair.sender.agent.abort(1, "over")
-    pair.sender.agent.expect(2, 1, pair.receiver.peer, ROOT)
-    pair.run()
-    assert [event.room for event in pair.receiver.events(Aborted)] == [1]
-    assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
-    assert pair.receiver.agent.counts().fences == 1
 
 
 def test_what_connecting_takes_is_not_taken_off_the_senders_lease(pair):

@@ -92,21 +92,6 @@ def test_every_corrupt_block_is_counted_once(pair):
     assert not pair.receiver.events(Arrived)
 
 
-def test_announcements_may_come_in_any_order(pair):
-    pair.begin()
-    peers, announced = pair.sender.agent._peers, []
-    send, peers.send = peers.send, lambda number, message: announced.append((number, message))
-    pair.push(0, 2)
-    pair.push(2, 4)
-    pair.run(0.2)
-    peers.send = send
-    for number, message in reversed(announced):
-        send(number, message)
-    pair.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
-    pair.run()
-    assert pair.receiver.events(Arrived)
-
-
 def test_a_block_that_is_announced_twice_counts_as_it_was_first(pair):
     """Its checksum is not replaced by a later one that fits other bytes."""
     pair.begin()

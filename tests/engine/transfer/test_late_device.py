@@ -155,32 +155,3 @@ def test_a_grant_waits_for_steps_that_may_write_to_its_blocks():
     event.passed = True
     pair.run()
     assert pair.sender.events(Granted)
-
-
-def test_a_push_that_waits_for_the_device_ends_with_its_session_and_is_looked_after_till_then():
-    pair, event = Pair(), LateEvent()
-    pair.begin()
-    pair.sender.agent.after_step(event)
-    pair.send()
-    pair.run()
-    pair.sender.poll()
-    assert pair.sender.agent.next_timer() == POLL_INTERVAL
-    assert pair.sender.agent.unwritten(1) == 4
-    pair.sender.agent.abort(1, "cancelled")
-    pair.run()
-    assert pair.sender.events(Aborted)
-    assert pair.receiver.events(Released)
-    assert not event.done()
-    assert pair.sender.agent.next_timer() != POLL_INTERVAL
-
-
-@pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
-def test_a_push_that_waits_for_the_device_ends_with_its_peer(silent):
-    pair = Pair()
-    pair.begin()
-    pair.sender.agent.after_step(LateEvent())
-    pair.send()
-    pair.receiver.link.stop() if silent else pair.receiver.link.close()
-    pair.run(3.0)
-    assert len(pair.sender.events(Aborted)) == 1
-    assert pair.sender.agent.pending() == 0

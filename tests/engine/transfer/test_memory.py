@@ -133,18 +133,3 @@ def test_the_file_is_readable_while_an_event_waits(before):
     assert [type(event) for event in sides.b.poll()] == [PeerDown]
     sides.b.close()
     sides.b.close()
-
-
-def test_a_stopped_process_reads_and_writes_when_it_goes_on():
-    sides = Sides()
-    sides.a.stop()
-    sides.send_all()
-    sides.put()
-    sides.b.send(sides.at_b, b"answer")
-    assert sides.heard() == []
-    assert sides.a.poll() == []
-    assert not sides.memory["b"].any()
-    sides.a.resume()
-    assert sides.heard() == MESSAGES
-    assert sides.memory["b"].all()
-    assert sides.a.poll() == [Received(sides.at_a, b"answer"), PutDone(sides.at_a, 5)]

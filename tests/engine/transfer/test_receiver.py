@@ -120,15 +120,6 @@ def test_writing_is_reported_once_and_cannot_be_revoked(pair):
     assert pair.receiver.seen == [WritingBegan(1, 1)]
 
 
-def test_a_revocation_that_crosses_the_first_block_is_too_late(pair):
-    pair.begin()
-    pair.receiver.agent.revoke(1)
-    pair.send()  # the sender has not seen it yet
-    pair.run()
-    assert pair.receiver.events(Arrived)
-    assert pair.receiver.events(GrantRevoked) == pair.sender.events(GrantRevoked) == []
-
-
 def test_the_last_message_may_come_before_the_blocks_are_announced(pair):
     """It waits for them a lease long, from then on."""
     pair.begin()

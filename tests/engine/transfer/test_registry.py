@@ -198,24 +198,6 @@ def test_a_session_that_has_ended_or_was_only_asked_for_is_remembered_for_four_l
     assert list(world.registry) == world.registry.in_room(5) == world.timers() == []
 
 
-def test_to_forget_one_attempt_is_not_to_forget_the_room():
-    world = World("sender", S.ABORTED)
-    second = world.in_state((5, 2), S.PUSHING)
-    world.registry.forget(world.record)
-    assert world.registry.in_room(5) == [second]
-    world.registry.forget(second)
-    assert world.registry._rooms == {}
-
-
-def test_an_opened_session_is_the_same_until_it_is_restarted():
-    world = World("sender", S.PUSHING)
-    assert world.registry.open(KEY) is world.record
-    again = world.registry.restart(KEY)
-    assert again is not world.record
-    assert again.state is S.UNKNOWN
-    assert world.registry.get(KEY) is again
-
-
 @pytest.mark.parametrize(("side", "state"), EVERY)
 def test_who_is_waited_for(side, state):
     """A drained worker stops once there is none."""

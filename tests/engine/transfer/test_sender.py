@@ -113,19 +113,6 @@ def test_an_end_that_contradicts_what_was_pushed_is_refused(pair, tokens, comput
     assert pair.receiver.events(Arrived)
 
 
-@pytest.mark.parametrize("computed", [1, BLOCK + 1, 3 * BLOCK - 1])
-def test_the_last_block_may_be_a_part_of_one(pair, computed):
-    pair.begin()
-    full = computed // BLOCK
-    pair.sender.agent.push(1, 0, range(full), HASHES[:full])
-    pair.sender.agent.finish(1, TOKENS, computed, (), partial=full)
-    pair.run()
-    (arrived,) = pair.receiver.events(Arrived)
-    assert (arrived.final.blocks, arrived.final.computed, arrived.blocks) == (full + 1, computed, full + 1)
-    assert arrived.bytes == (full + 1) * BLOCK_BYTES
-    assert pair.receiver.agent.counts().bytes_received == arrived.bytes
-
-
 def test_a_sequence_that_the_receiver_has_already_needs_no_put(pair):
     pair.begin(cached=4)
     pair.hand_over()
@@ -150,19 +137,6 @@ def test_the_last_message_waits_for_every_put_and_has_the_seconds_that_took(pair
 
 
 # grants
-
-
-def test_a_grant_that_is_taken_back_starts_from_the_first_block_again(pair):
-    """With the hash that the sequence begins with: the first block's parent is the root."""
-    pair.begin(cached=2)
-    pair.push(0, 2)
-    pair.revoke()
-    pair.grant(table=[3, 4, 5, 6])
-    pair.run()
-    assert pair.sender.events(Granted)[-1] == Granted(1, 1, 4, 0)
-    pair.sender.agent.finish(1, TOKENS[:8], 2, (), partial=0)
-    pair.run()
-    assert pair.receiver.events(Arrived)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -219,15 +193,6 @@ def test_a_leftover_of_an_old_connection_to_the_same_worker_changes_nothing(pair
     assert pair.arrives()
 
 
-def test_a_committed_hand_off_is_acknowledged_if_it_is_aborted_late(pair):
-    pair.begin()
-    pair.hand_over()
-    acks = pair.sender.sent(handoff.AbortAck)
-    pair.say(pair.receiver, handoff.Abort(*NAME, "too late"), 0.1)
-    assert acks == [handoff.AbortAck(*NAME)]
-    assert not pair.sender.events(Aborted)
-
-
 def test_a_parked_grant_waits_for_a_lease_only(pair):
     pair.connect()
     aborts = pair.sender.sent(handoff.Abort)
@@ -258,20 +223,6 @@ def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     out.on_put_ended(PutDone(1, 2))  # of nobody
     pair.run()
     assert pair.sender.agent.counts().bytes_sent == 0
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_a_cancelled_sender_keeps_its_blocks_until_no_put_reads_them(pair, written):
-    pair.begin()
-    pair.push(0, 4)
-    if written:
-        pair.run()
-    pair.sender.agent.abort(1, "the client is gone")
-    pair.sender.poll()
-    assert len(pair.sender.events(Aborted)) == written
-    pair.run()
-    assert pair.sender.events(Aborted) == [Aborted("sender", 1, 1, "cancelled", "the client is gone", False)]
-    assert pair.receiver.events(Aborted)[0].cause == "refused"
 
 
 @pytest.mark.parametrize("checksum", [False, True])
