@@ -150,20 +150,3 @@ def test_processes_accept_what_they_are_started_with(path):
 
 def test_every_flag_can_be_set():
     assert settings_page.unreachable() == []
-
-
-@pytest.mark.parametrize("process", settings_page.PROCESSES)
-def test_docs_name_the_fields_of_every_flag(process):
-    documented, fields = settings_page.documented(process), settings_page.fields_of(process)
-    for flag, names in documented.items():
-        assert bool(names) is bool(fields[flag]), flag
-        for name in names:
-            assert any(_within(path, name) for path in fields[flag]), (flag, name)
-    every = {path for paths in fields.values() for path in paths}
-    assert [
-        path for path in every if not any(_within(path, name) for names in documented.values() for name in names)
-    ] == []
-
-
-def _within(path: str, name: str) -> bool:
-    return f"{path}.".startswith(f"{name}.")

@@ -1,15 +1,10 @@
-"""The fields of the manifest that set each flag: in the code, and in the tables of docs/settings.md.
-
-In the code, a field sets the flags of pods that differ once it is changed.
-"""
+"""The fields of the manifest that set each flag: those that change the flags of pods once they are changed."""
 
 import functools
 import itertools
-import re
 from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from field_changes import BASE, CHANGES, base_for, service_of, with_field
@@ -20,7 +15,6 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import placement
 from legato_operator.manifests.pods import gateway, worker
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 PROCESSES = {"worker": worker_settings, "gateway": gateway_settings}
 PLACES = (placement.local(("legato",)), placement.kubernetes("engine", "gateway"))
 FURTHER: tuple[tuple[str, Any, dict[str, Any]], ...] = (  # changes that set a flag of their own: path, value, base
@@ -35,13 +29,6 @@ BY_HAND = {  # for lists that do not change, and for ports other than those of p
     "gateway --control-tls-port",
     "worker --control-tls-port",
 }
-ROW = re.compile(r"^\| `(--[\w-]+)` \| ((?:`[\w.]+`(?:, )?)*)", re.MULTILINE)  # fields stand before the meaning
-
-
-def documented(process: str) -> dict[str, list[str]]:
-    """Returns the fields that the page names for each flag of a process; a field stands for the fields in it, too."""
-    section = PAGE.read_text().split(f"## `legato {process}`\n")[1].split("\n## ")[0]
-    return {flag: re.findall(r"`([\w.]+)`", fields) for flag, fields in ROW.findall(section)}
 
 
 def unreachable() -> list[str]:

@@ -63,15 +63,6 @@ def test_nothing_is_filled_in_that_is_newer_than_the_last_release():
     assert set(filled_in(version["schema"]["openAPIV3Schema"]["properties"]["spec"])) == FILLED_IN
 
 
-def test_fields_that_are_new_are_not_filled_in(api_server, build):
-    """Nor in parts of a manifest that it does name."""
-    hub = {"repo": "a/b", "revision": "0" * 40}
-    status, stored = api_server.call("POST", SERVICES + STRICT, build(model={"source": {"huggingFace": hub}}))
-    assert status == 201, stored
-    assert not stored["spec"]["gateway"].keys() & {"resources", "template"}
-    assert stored["spec"]["model"]["source"]["huggingFace"] == hub
-
-
 @pytest.mark.parametrize("name", ["1model", "a.b", "-a", "x" * 41])
 def test_a_name_that_no_service_can_have_is_refused(api_server, build, name):
     item = build() | {"metadata": {"name": name}}
@@ -89,24 +80,6 @@ def test_reserved_parts_of_templates_are_refused(api_server, build, template, pa
         status, answer = api_server.call("POST", SERVICES + STRICT, item)
         assert status in {400, 422}, answer
         assert "template" in answer["message"]
-
-
-def test_whatever_else_a_pod_has_is_stored_as_it_is(api_server, build):
-    spec = {
-        "nodeSelector": {"a": "b"},
-        "hostNetwork": True,
-        "containers": [
-            {"name": "worker", "image": "x", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
-            {"name": "gateway-beside", "args": ["a"], "ports": [{"containerPort": 1}], "env": [{"name": "LEGATO_X"}]},
-        ],
-        "volumes": [{"name": "a", "emptyDir": {"medium": "Memory"}}],
-    }
-    template = {"metadata": {"labels": {"a": "b"}, "annotations": {"x/y": "z"}}, "spec": spec}
-    for part, other in (("decode", "gateway"), ("gateway", "decode")):
-        status, stored = api_server.call("POST", SERVICES + STRICT, build(**{part: {"template": template}}))
-        assert status == 201, stored
-        assert stored["spec"][part]["template"] == template
-        assert "template" not in stored["spec"][other]
 
 
 def test_every_field_explains_itself():

@@ -104,9 +104,3 @@ def test_prompts_that_wait_for_prefill_grow_decode_only_by_what_it_lets_through(
     decode = _sizes(looks, "decode")
     assert set(decode[300:315]) == {1, 2, 3}
     assert max(decode) <= 3
-
-
-def test_long_answers_grow_decode_alone():
-    looks, _ = _run(workload(steady(600.0, each=0.5, tokens=200, output=1000)), machine=profile(kv_tokens=16_000))
-    assert max(_sizes(looks, "decode")) > 2
-    assert max(_sizes(looks, "prefill")) == 1

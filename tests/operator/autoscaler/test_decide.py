@@ -137,13 +137,6 @@ def test_blocks_of_two_sizes_are_added_by_their_tokens():
     assert (numbers["used"], numbers["capacity"]) == (3600, 1000)
 
 
-def test_a_queue_that_waits_for_prefill_does_not_scale_decode():
-    queued = {"held": 50, "held_tokens": 1_600_000, "head_wait": {"prefill": 2.0}}
-    made = _decide(_decoding(arriving(120, 2000, **queued)))
-    assert made["decode"].desired == 1
-    assert made["prefill"].desired > 1
-
-
 @pytest.mark.parametrize(
     ("output", "start", "blocks"),
     [(None, 60.0, 0), (120, 60.0, 2000), (600, 60.0, 10_000), (6000, 60.0, 10_000), (None, 0.0, 10_000)],
@@ -311,12 +304,6 @@ def test_old_reports_of_a_worker_do_not_count():
 def test_what_is_known_may_still_grow_a_pool_while_something_is_missing():
     made = _decide(_queued(0, arriving(600, 2000), prefiller("prefill-1", sample_age=None)))["prefill"]
     assert (made.desired, made.missing) == (4, ("the queue of prefill-1",))
-
-
-def test_few_large_requests_and_many_small_ones_of_equal_work_need_much_the_same():
-    few, many = (_decide(_queued(0, arriving(*each)))["prefill"] for each in ((600, 6000), (36_000, 100)))
-    assert few.terms[0].workers == pytest.approx(many.terms[0].workers)
-    assert many.desired <= few.desired <= many.desired + 4  # a few large ones meet more often
 
 
 def test_without_any_request_the_last_second_of_traffic_is_zero_and_not_missing():

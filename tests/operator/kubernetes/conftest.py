@@ -58,7 +58,6 @@ class Kubelet:
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
     trusted: set[str] = field(default_factory=set)  # pods that were sent a token
-    waited_for: set[str] = field(default_factory=set)  # gateways that were asked to answer once they hold a request
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _network: str = field(default_factory=lambda: f"127.{random.randrange(1, 255)}.{random.randrange(256)}")
     _next: int = 1
@@ -117,8 +116,6 @@ class Kubelet:
                 state = {"running": running, "idle": not running, "draining": draining, "stopping": False}
                 ids = self.tokens.ids if self.tokens else ()
                 body = json.dumps(state | {"transport": "fake", "tokens": ids}).encode()
-                if head.startswith(b"GET /demand?wait="):
-                    self.waited_for.add(name)
                 if head.startswith(b"GET /demand") and self.demand is not None:
                     body = demand.encode(structs.replace(self.demand(), tokens=ids))
                 status = b"200 OK" if self._lets_in(head) else b"401 Unauthorized"
@@ -218,13 +215,6 @@ class Space:
         metadata = {"name": LEASE, "namespace": self.name}
         item = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         await self.cluster.apply(item, "thief", force=True)
-
-    async def crash(self, pod: str) -> None:
-        """Reports of a pod that its image has an invalid name, as a kubelet does."""
-        waiting = {"reason": "InvalidImageName", "message": "couldn't parse it"}
-        entry = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
-        status = {"containerStatuses": [{**entry, "state": {"waiting": waiting}}]}
-        await self.cluster.patch_status(Ref("Pod", self.name, pod), status)
 
     async def kubectl(self, *words: str) -> str:
         with release.tools(self.api) as tools:

@@ -138,16 +138,6 @@ def _names(items):
     return [item["metadata"]["name"] for item in items]
 
 
-def test_a_list_ends_what_it_lacks_but_not_what_was_written_since():
-    known = KnownObjects()
-    for number, name in enumerate("abc", start=1):
-        known.report(_item(number, name, str(number)), gone=False)
-    with known.writing(("default", "d")) as write:
-        known.wrote(_item(20, "d", "4"), write)
-    assert not known.audit(ObjectList((_item(2, "b", "2"), _item(3, "c", "3")), 10))
-    assert _names(known.of_service("default", "demo")) == ["b", "c", "d"]
-
-
 def test_all_that_was_missed_is_named():
     known = KnownObjects()
     known.report(_item(1), gone=False)

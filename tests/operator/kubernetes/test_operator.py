@@ -1,54 +1,6 @@
 """The operator on a real API server: what is applied is what there is, whoever else writes there."""
 
-import pytest
-
-from legato_operator import apply
-from legato_operator.acceptance import accept
-from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of, uid_of
-from legato_operator.errors import Conflict
-from legato_operator.manifests import common, placement
-from legato_operator.observing.observe import Observer
-from legato_operator.planning.actions import Apply
-from legato_operator.planning.plan import plan
-
-PLACE = placement.kubernetes("engine:test", "gateway:test")
-
-
-class NoWorkers:
-    """None answers."""
-
-    async def state(self, address, tokens, tls=None):
-        return None
-
-
-async def test_everything_applied_twice_changes_nothing(s, build):
-    """All objects of a service, its pods among them: the second apply leaves every resourceVersion as it is."""
-    await s.make(build())
-    written = {}
-    for _ in range(3):  # pods start in the pass after their pools
-        stored = await s.cluster.get(s.ref())
-        accepted = await accept(s.cluster, stored, PLACE)
-        observed = await Observer(s.cluster, NoWorkers(), SystemClock()).observe(stored, accepted)
-        phases = plan(observed, PLACE).phases
-        await apply.apply(s.cluster, NoWorkers(), observed, phases)
-        done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]
-        written |= {(ref_of(action.item), action.manager): action for action in done}
-    kinds = {ref.kind for ref, _ in written}
-    assert kinds >= {"Pod", *common.OWNED_KINDS} - {common.REVISION}  # which keeps what came up; no worker answers here
-    for action in written.values():
-        await s.wait(lambda action=action: _changes_nothing(s, action))
-
-
-async def _changes_nothing(s, action):
-    """Asked again where Kubernetes' own controllers may have written between the two calls. Pods are made but once."""
-    before = await s.cluster.get(ref_of(action.item))
-    if before["kind"] == "Pod":
-        with pytest.raises(Conflict):
-            await s.cluster.create(action.item, action.manager)
-        return True
-    after = await s.cluster.apply(action.item, action.manager, action.force)
-    return after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
 async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, operator, build):
@@ -102,27 +54,3 @@ async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(
     s.kubelet.asleep.add("demo-decode-0")
     await s.cluster.delete(s.ref())
     await s.wait(s.is_gone)
-
-
-async def test_namespace_with_a_service_can_be_deleted(s, build):
-    async with s.operator(lease_namespace="default", identity="space"):
-        await s.serve(build())
-        path = f"/api/v1/namespaces/{s.name}"
-        assert (await s.call("DELETE", path))[0] == 200
-
-        async def status():
-            return (await s.call("GET", path))[0]
-
-        await s.wait(status, 404)
-
-
-async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_taken_away(s, build):
-    """As docs/kubernetes.md says: with all that it owned."""
-    async with s.operator():
-        await s.serve(build())
-    await s.cluster.delete(s.ref())
-    assert await s.exists("InferenceService", "demo")
-    await s.edit("InferenceService", "demo", lambda service: service["metadata"].pop("finalizers"))
-    for kind in ("InferenceService", "WorkerPool", "Deployment", "Pod", "Service", "Role", "PodDisruptionBudget"):
-        await s.wait(lambda kind=kind: s.has_none(kind))
-    await s.wait(lambda: s.is_gone("Secret", "demo-token"))

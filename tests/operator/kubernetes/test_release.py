@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import control_plane
 import pytest
@@ -18,7 +17,6 @@ import yaml
 
 from legato_operator.kubernetes import remaining
 
-CRDS = Path(__file__).parents[3] / "crds"
 SYSTEM, OTHER = "legato-system", "legato-other"
 SERVICES = "inferenceservices.serving.legato.dev"
 PART_OF = "--selector=app.kubernetes.io/part-of=legato"
@@ -105,19 +103,6 @@ def test_crds_are_adopted_brought_up_to_date_and_rolled_back(tools, older):
         assert _crd(tools) == ("legato", True, False), "kept, with all services"
         _helm(tools, "install", "another", OTHER, "--take-ownership")
         assert _crd(tools) == ("another", True, False)
-
-
-def test_crds_are_adopted_by_a_helm_without_that_flag(tools, older):
-    with _without_release(tools):
-        tools.kubectl("create", f"--filename={older / 'files' / 'crds'}")
-        crds = tools.kubectl(
-            "apply", "--server-side", "--force-conflicts", f"--filename={CRDS}", "--output=name"
-        ).split()
-        tools.kubectl("label", "--overwrite", *crds, "app.kubernetes.io/managed-by=Helm")
-        named = ("meta.helm.sh/release-name=legato", f"meta.helm.sh/release-namespace={SYSTEM}")
-        tools.kubectl("annotate", "--overwrite", *crds, *named)
-        _helm(tools, "install", "legato", SYSTEM)
-        assert _crd(tools) == ("legato", True, False)
 
 
 def _run_hook(tools, tmp_path, stopped):

@@ -35,15 +35,6 @@ async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(
         await s.wait(lambda: _is_counted(s, 2))
 
 
-async def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(s):
-    item = _documented("autoscaling-external.md")
-    item["metadata"]["namespace"] = s.name
-    path = f"{HPA.format(s.name)}/{item['metadata']['name']}?fieldManager=user&fieldValidation=Strict"
-    status, stored = await s.call("PATCH", path, item, "application/apply-patch+yaml")
-    assert status == 201, stored
-    assert stored["spec"]["metrics"] == item["spec"]["metrics"]
-
-
 async def test_budget_follows_what_the_pool_gets_and_not_the_desired_replicas(s, operator, build):
     """With 4 desired and a maximum of 2, no drain would end; with 1 desired and a minimum of 2, both could go. The
     desired replicas stay as they are. A node can be drained, one worker at a time.

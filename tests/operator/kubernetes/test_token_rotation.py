@@ -1,7 +1,6 @@
-"""The service's token on a real API server: replaced on request, and healed when its Secret is lost or edited."""
+"""The service's token on a real API server: replaced on request."""
 
 import asyncio
-import base64
 import contextlib
 from pathlib import Path
 
@@ -65,26 +64,6 @@ async def test_a_token_is_replaced_on_request_once_and_goes_on_after_the_operato
             await _request(s, "two")
             await s.wait(lambda: _settled(s, first, second))
             assert await _reasons(s) >= {"TokenRotating", "TokenRotated"}
-
-
-async def test_a_secret_that_is_deleted_or_emptied_is_as_it_was_and_an_edit_comes_into_use_once_all_pods_take_it(
-    s, build, tmp_path
-):
-    async with _followed(s, tmp_path), s.operator():
-        await s.serve(build())
-        before = await s.secret()
-        await s.cluster.delete(s.ref("demo-token", "Secret"))
-        await s.wait(s.secret, before, seconds=20)  # not only by the pass after 30 s
-        await s.edit("Secret", "demo-token", lambda item: item.pop("data"))
-        await s.wait(s.secret, before)
-        assert "TokenRestored" in await _reasons(s)
-        assert s.kubelet.tokens.known == (before["token"],)
-        assert await s.ready()
-        mine = base64.b64encode(b"mine").decode()
-        await s.edit("Secret", "demo-token", lambda item: item["data"].update(token=mine))
-        await s.wait(s.secret, {"token": "mine"})
-        await s.wait(lambda: _settled(s, before["token"]))
-        assert "TokenEdited" in await _reasons(s)
 
 
 async def _has(s, key):

@@ -175,15 +175,6 @@ def test_rollout_surges_only_where_the_budget_has_room(budget, fewest):
     assert _roll(world) == fewest
 
 
-def test_old_workers_make_room_for_more_of_the_new_ones():
-    """They have more GPUs, so fewer of them fill the budget."""
-    world = _serving((9, 9), 6, gpus=(2, 2))
-    assert world.existing("prefill") + world.existing("decode") == 3
-    world.edit(GOOD, (1, 1))
-    _roll(world)
-    assert world.existing("prefill") + world.existing("decode") == 6
-
-
 def test_pool_that_the_manifest_drops_makes_room_for_the_other():
     world = _serving((2, 2), 4)
     world.rescale(_scaling(4, least=(0, 1), most=(0, 9)))

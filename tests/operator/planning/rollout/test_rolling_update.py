@@ -106,16 +106,6 @@ def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
     raise AssertionError(f"no end: {pool}")
 
 
-@given(ready=st.integers(1, 6), limits=limits)
-def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limits):
-    surge, unavailable = limits
-    pool = Pool(Count(ready, 0))
-    for _ in range(20):
-        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, RollingUpdate(surge, unavailable)))
-        pool.leaving = 0
-    assert pool.old.ready == max(0, ready - unavailable)
-
-
 FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
 
 

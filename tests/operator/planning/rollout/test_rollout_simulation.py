@@ -130,13 +130,3 @@ def test_mended_manifest_deletes_failed_workers_at_once(chunk, bounds):
     assert failed
     world.settle()
     assert world.progressing() == ("False", conditions.UP_TO_DATE)
-
-
-def test_pool_that_fails_holds_the_other_back():
-    """Prefill workers of the new revision would find nobody to hand over to."""
-    world = _serving((3, 3), (1, 0), broken=("decode",))
-    world.edit(BROKEN)
-    world.settle()
-    for pool in POOLS:
-        assert sum(pod.ready for pod in world.staying(pool)) >= 3
-    assert GOOD in world.chunks("prefill") & world.chunks("decode")
