@@ -13,13 +13,6 @@ PAGES = [
     for page in sorted(ROOT.glob(f"{folder}.md"))
 ]
 
-PAGES_WITH_PATHS = (
-    "CONTRIBUTING.md",
-    "engine/legato_engine/models/README.md",
-    "engine/legato_engine/transfer/README.md",
-    "operator/legato_operator/api/README.md",
-)
-
 
 def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
@@ -49,25 +42,6 @@ def _anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", [ROOT / page for page in PAGES_WITH_PATHS], ids=_name)
-def test_files_and_folders_that_a_page_names_exist(page):
-    words = [word for span in re.findall(r"`([^`]+)`", _prose(page)) for word in span.split()]
-    paths = [
-        word
-        for word in words
-        if re.fullmatch(r"(?!build)[a-z]+/[\w./-]+", word) and (ROOT / word.split("/")[0]).is_dir()
-    ]
-    assert len(paths) > 10
-    for path in paths:
-        assert (ROOT / path).exists(), path
-
-
-def test_glossary_is_in_order_and_defines_each_term_once():
-    terms = re.findall(r"^\| \*\*(.+)\*\* \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
-    assert len(terms) > 30
-    assert terms == sorted(set(terms), key=str.lower)
 
 
 def _told(page: str) -> set[str]:

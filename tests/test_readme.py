@@ -1,6 +1,5 @@
 """Commands and outputs of the README are those of the product."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -35,13 +34,6 @@ def test_curl_line_is_the_one_that_up_prints(page):
     expected = greeting.curl("http://127.0.0.1:8080", service.served_name)
     assert shlex.split(expected) in _commands(page)
     assert expected in greeting.text("http://127.0.0.1:8080", service.served_name, "http://127.0.0.1:1/ui")
-
-
-def test_curl_line_is_a_chat_request():
-    (words,) = [words for words in _commands(PAGES[0]) if any("chat/completions" in word for word in words)]
-    body = json.loads(words[words.index("-d") + 1])
-    assert body["model"] == "smollm2"
-    assert body["messages"][0]["role"] == "user"
 
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=lambda value: " ".join(value)[:40])
@@ -82,28 +74,12 @@ def test_version_of_kubernetes_that_is_asked_for_is_the_charts(page):
     assert re.findall(r"Kubernetes (\d+\.\d+) or newer, Helm", page.read_text()) == [version]
 
 
-def test_images_that_are_loaded_are_those_that_are_built():
-    built = {words[words.index("-t") + 1] for _, words in COMMANDS if words[:2] == ["docker", "build"]}
-    loaded = [words for _, words in COMMANDS if words[:2] in (["kind", "load"], ["docker", "save"])]
-    assert loaded
-    for words in loaded:
-        assert {word for word in words if ":" in word} == built
-
-
 def test_commands_in_the_table_are_all_and_are_parsed():
     section = (ROOT / "docs" / "settings.md").read_text().split("## Commands\n")[1].split("\n## ")[0]
     lines = [line.split() for line in re.findall(r"^\| `legato ([^`]*)`", section, re.MULTILINE)]
     for line in lines:
         assert PARSER.parse_args(line)
     assert {line[0] for line in lines} == set(PARSER._subparsers._group_actions[0].choices) - PROCESSES
-
-
-def test_files_that_the_promises_name_exist():
-    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", README, re.MULTILINE)
-    assert len(rows) == 6
-    for row in rows:
-        for name in re.findall(r"`([^`]+)`", row):
-            assert (ROOT / name).exists(), name
 
 
 def test_built_in_example_is_the_one_in_examples_without_its_resources():

@@ -18,7 +18,6 @@ RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
 METRIC = re.compile(r"\blegato_\w+")
-EXTERNAL = ROOT / "docs" / "autoscaling-external.md"
 
 needs_promtool = required.program("promtool")
 
@@ -89,38 +88,6 @@ def test_prometheus_understands_every_rule():
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
 def test_rules_say_what_they_should(file):
     _promtool("test", "rules", str(file))
-
-
-def _blocks() -> list[Any]:
-    return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", EXTERNAL.read_text(), re.DOTALL)]
-
-
-def test_recipes_of_the_docs_ask_for_what_is_recorded():
-    """With a label that the rules give, and for the pool that they scale."""
-    scaled = {block["kind"]: block["spec"] for block in _blocks() if "kind" in block}
-    (trigger,) = scaled["ScaledObject"]["triggers"]
-    (metric,) = scaled["HorizontalPodAutoscaler"]["metrics"]
-    (rule,) = next(block["externalRules"] for block in _blocks() if "externalRules" in block)
-    recorded = {(each["record"], each["labels"]["role"]) for each in _rules("record")}
-    (asked,) = re.findall(r'(legato:\w+){.*role="(\w+)"}', trigger["metadata"]["query"])
-    assert asked in recorded
-    assert scaled["ScaledObject"]["scaleTargetRef"]["name"] == f"chat-{asked[1]}"
-    labels = metric["external"]["metric"]["selector"]["matchLabels"]
-    assert metric["external"]["metric"]["name"] == rule["name"]["as"]
-    assert (rule["seriesQuery"].partition("{")[0], labels["role"]) in recorded
-    assert scaled["HorizontalPodAutoscaler"]["scaleTargetRef"]["name"] == f"chat-{labels['role']}"
-
-
-@needs_promtool
-def test_prometheus_understands_the_scrape_config_of_the_docs(tmp_path):
-    """Debian's has no discovery on Kubernetes, so the pods are found in another way."""
-    (config,) = [block for block in _blocks() if "scrape_configs" in block]
-    for job in config["scrape_configs"]:
-        assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
-        job["static_configs"] = []
-    written = tmp_path / "prometheus.yaml"
-    written.write_text(yaml.safe_dump({**config, "rule_files": [str(file) for file in RULES]}))
-    _promtool("check", "config", str(written))
 
 
 @needs_promtool

@@ -6,7 +6,6 @@ import local_services
 import pytest
 import recordings
 from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
-from local_services import BUILTIN
 from recordings import recorded_round
 
 from legato_cli.simulate import arguments
@@ -117,13 +116,6 @@ def test_a_part_that_is_skipped_counts_in_nothing(results):
     (result,) = results("--skip", "50s")
     assert result["offered"] == result["finished"] == 100
     assert result["gpu_hours"] == pytest.approx(2 * 49.5 / 3600)
-
-
-def test_requests_that_are_too_long_are_counted(simulate):
-    code, out, _ = simulate(spec={"model": {"source": {"builtin": BUILTIN}, "maxLength": 1024}})
-    assert code == 0
-    assert "200 are longer than model.maxLength, 1024 tokens, and are refused" in out
-    assert "200 of 200" in out
 
 
 ONLY = {"trace": None, "profile": None}

@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import httpx
 import worker_process
 from worker_process import TOKEN, Process, until
 
@@ -43,19 +41,3 @@ def kill(*processes: Process) -> None:
     for process in processes:
         process.popen.kill()
         process.popen.wait()
-
-
-async def stream_text(http: httpx.AsyncClient, **body: Any) -> str:
-    """One completion, whole. Raises AssertionError and httpx.HTTPError."""
-    text, finish = "", None
-    body |= {"stream": True, "seed": 1, "ignore_eos": True}
-    async with http.stream("POST", "/v1/completions", json=body) as answer:
-        assert answer.status_code == 200, (await answer.aread()).decode()
-        async for line in answer.aiter_lines():
-            if line.startswith("data: {"):
-                event = json.loads(line.removeprefix("data: "))
-                assert "error" not in event, event
-                for choice in event["choices"]:
-                    text, finish = text + choice["text"], choice["finish_reason"] or finish
-    assert finish == "length", finish
-    return text

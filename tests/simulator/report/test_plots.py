@@ -6,7 +6,7 @@ import pytest
 from simulation_results import sample
 
 from legato_simulator.report import plots, scatter
-from legato_simulator.report.plots import Line, number
+from legato_simulator.report.plots import Line
 from legato_simulator.report.scatter import Points
 
 
@@ -49,11 +49,6 @@ def test_steps_hold_their_value_and_an_area_is_closed():
 def test_nothing_to_draw_is_a_plot_too_and_its_text_is_escaped():
     assert "<path" not in _drawn([])
     assert "<b>&lt;b&gt;" in plots.figure("<b>", "a&b", [])
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.25, "0.25"), (999, "999"), (1000, "1k"), (1_250_000, "1.25M")])
-def test_numbers_are_short(value, text):
-    assert number(value) == text
 
 
 def _scattered(*points, line=None, joined=False, text="it"):

@@ -86,10 +86,6 @@ def test_superposed_copies_begin_evenly_and_share_no_prefixes_with_each_other():
     assert (arrivals[0].prompt, arrivals[1].prompt) == (1000, 1050)
 
 
-def test_trace_is_itself():
-    assert synthetic.named("trace", 1, TRAFFIC, RECORDED) is RECORDED
-
-
 @pytest.mark.parametrize(
     ("name", "trace", "message"),
     [

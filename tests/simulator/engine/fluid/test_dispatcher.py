@@ -164,20 +164,6 @@ def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
     assert not dispatcher.queue
 
 
-def test_decode_workers_prefill_where_nobody_else_does():
-    dispatcher = _dispatcher(decode := _worker("decode"), _worker("prefill", 1, created=0.0))
-    _send(dispatcher, 1000)
-    assert decode.backlog == 1000
-
-
-def test_queued_requests_leave_at_their_deadline():
-    dispatcher = _dispatcher(gateway={"defaultDeadline": "30s"})
-    _send(dispatcher, 1000, 500)
-    assert dispatcher.expire(31.0) == []
-    assert len(dispatcher.expire(31.1)) == 2
-    assert dispatcher.queued_tokens == 0
-
-
 def test_a_full_gateway_refuses():
     dispatcher = _dispatcher()
     assert dispatcher.refuses(_send(dispatcher, *([1] * 2048))[0])

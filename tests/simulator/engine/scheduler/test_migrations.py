@@ -9,13 +9,8 @@ import pytest
 from known_signals import spec
 from simulated_service import SteadyScaler, profile, workload
 
-from legato_engine.scheduler.requests.request import Request, RequestState
-from legato_engine.transfer.fakes.virtual_time import VirtualTime
-from legato_protocol.sampling.parameters import SamplingParams
 from legato_simulator.engine.engine import RunSettings
 from legato_simulator.engine.scheduler.engine import SchedulerEngine
-from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
-from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
 from legato_simulator.workload.workload import Arrival
 
 SLOW_ROWS = {"per_row": 0.02}  # five sequences take 110 ms, more than the default of `slo.tpot`
@@ -148,48 +143,3 @@ def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhi
     arrivals = [Arrival(0.3 * number, 100, 300) for number in range(40)]
     made, _ = _serve(arrivals, (0, 2), (20, 1), (40, 2), (60, 1), kv_tokens=2500)
     assert len(made.begun) > len(made.moved)
-
-
-def _scheduled(name, blocks):
-    kind = RunSettings(spec(), workload([]), profile(kv_tokens=blocks * 16)).kind()
-    return ScheduledWorker(name, "decode", kind, 0.0, role="unified", max_length=4096)
-
-
-def _request(id, prompt, output, attempt=1, **given):
-    params = SamplingParams(max_tokens=output, seed=0)
-    return Request(id, attempt, [int(id)] * prompt, prompt, params, deadline=1e9, **given)
-
-
-def _step(worker, handoffs):
-    worker.launch(0.0)
-    result = worker.end_step(0.0)
-    handoffs.on_step_end(worker, result.advanced, result.prefilled)
-
-
-def test_a_sequence_that_was_preempted_before_there_was_room_for_it_stays():
-    """It is computed again where it was, and comes to its end there."""
-    failed, arrived = [], []
-    handoffs = KVHandoffs(VirtualTime(), 1e12, lambda *given: arrived.append(given), lambda worker: None)
-    source, target = _scheduled("source", 60), _scheduled("target", 20)
-    target.scheduler.add(_request("9", 300, 4), 0.0)
-    _step(target, handoffs)
-    older, newer = (_request(id, 100, 700) for id in ("1", "2"))
-    source.scheduler.add(older, 0.0)
-    source.scheduler.add(newer, 1.0)
-    while not newer.outputs:
-        _step(source, handoffs)
-    here = _request("2", newer.outputs + 100, 700, attempt=2, room=handoffs.new_room())
-    handoffs.migrate(source, newer, target, here, lambda: failed.append(True))
-    handoffs.grant(target)
-    while newer.state is RequestState.RUNNING:
-        _step(source, handoffs)
-    assert not failed
-    target.scheduler.cancel("9", 1)
-    handoffs.grant(target)
-    assert (failed, arrived, len(handoffs)) == ([True], [], 0)
-    while not source.scheduler.idle:
-        _step(source, handoffs)
-    assert (older.outputs, newer.outputs, target.scheduler.idle) == (700, 700, True)
-    for worker in (source, target):
-        worker.scheduler.check_integrity()
-        assert worker.blocks.counts().used == 0
