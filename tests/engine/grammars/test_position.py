@@ -49,7 +49,7 @@ def test_stops_that_the_grammar_needs_are_a_dead_end_and_the_end_of_the_library_
 def test_what_does_not_match_goes_on_with_nothing():
     position = GrammarPosition(COMPILER.compile(REGEX, "ab?"))
     for output in ([B], [A, C]):
-        with pytest.raises(DeadEnd, match="do not match its grammar"):
+        with pytest.raises(DeadEnd, match="does not match its grammar"):
             position.at_start().allowed(output, (END,), False)
 
 
