@@ -82,9 +82,9 @@ def words(codes: torch.Tensor, bits: int) -> torch.Tensor:
 # ── scales and codes ──
 
 
-def expand(grid: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+def expand(grid: torch.Tensor, shape: tuple[int, int], tile: tuple[int, int]) -> torch.Tensor:
     """A value per tile, repeated for each weight."""
-    rows, columns = (-(-size // count) for size, count in zip(shape, grid.shape, strict=True))
+    rows, columns = map(min, tile, shape)
     return grid.repeat_interleave(rows, 0)[: shape[0]].repeat_interleave(columns, 1)[:, : shape[1]]
 
 
@@ -98,8 +98,9 @@ def largest(weight: torch.Tensor, tile: tuple[int, int]) -> torch.Tensor:
 def float8(weight: torch.Tensor, tile: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """FP8 codes, float32 scales by tile, and values."""
     scale = largest(weight, tile) / LARGEST
-    codes = (weight / expand(scale, weight.shape)).to(FLOAT8)
-    return codes, scale, codes.float() * expand(scale, weight.shape)
+    scales = expand(scale, weight.shape, tile)
+    codes = (weight / scales).to(FLOAT8)
+    return codes, scale, codes.float() * scales
 
 
 class Integers(NamedTuple):
@@ -246,6 +247,9 @@ BLOCKS = {"weight_block_size": [128, 128]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 KINDS = {
     "fp8, blocks": Kind(FP8 | BLOCKS, dense((128, 128), "weight_scale_inv")),
+    "fp8, blocks that do not divide": Kind(
+        FP8 | {"weight_block_size": [96, 160]}, dense((96, 160), "weight_scale_inv")
+    ),
     "fp8, tensor, static": Kind(FP8 | {"activation_scheme": "static"}, dense(None)),
     "fp8, channel": Kind(FP8, dense((1, 1 << 20))),
     "float-quantized, tensor": Kind(compressed("float-quantized", "tensor"), dense(None)),
