@@ -90,9 +90,10 @@ def expand(grid: torch.Tensor, shape: tuple[int, int], tile: tuple[int, int]) ->
 
 def largest(weight: torch.Tensor, tile: tuple[int, int]) -> torch.Tensor:
     """The largest magnitude of each tile of `weight`."""
-    pad = (0, -weight.shape[1] % tile[1], 0, -weight.shape[0] % tile[0])
+    rows, columns = map(min, tile, weight.shape)
+    pad = (0, -weight.shape[1] % columns, 0, -weight.shape[0] % rows)
     padded = torch.nn.functional.pad(weight.abs(), pad)
-    return padded.unfold(0, tile[0], tile[0]).unfold(1, tile[1], tile[1]).amax((2, 3))
+    return padded.unfold(0, rows, rows).unfold(1, columns, columns).amax((2, 3))
 
 
 def float8(weight: torch.Tensor, tile: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
