@@ -4,9 +4,9 @@
     PYTHONPATH=tests/support python benchmarks/engine/quantization_error.py
 
 Weights of linear layers are rounded to nearest, without calibration, and packed as the tools of each format do. The
-text is Python's own documentation of its language, in pieces of 500 tokens. An error is the mean absolute difference between
-the text's logprobs by this model and by the original one in float32. The built-in file has 4-bit codes,
-which are dequantized first.
+text is Python's own documentation of its language, in pieces of 500 tokens. An error is the mean absolute difference
+between the text's logprobs by this model and by the original one in float32. The built-in file has 4-bit codes, which
+are dequantized first.
 """
 
 import argparse
