@@ -38,8 +38,8 @@ class Dense(QuantizedWeight):
     def _scale(self) -> str:
         return "weight_scale_inv" if self._has("weight_scale_inv") else "weight_scale"
 
-    def _codes(self, first: int, last: int) -> torch.Tensor:
-        return self._read("weight")[first:last]
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        return stored[first:last]
 
     def _scales(self) -> torch.Tensor:
         return self._finite(self._read(self._scale), self._scale, signed=False).view(self._tile.grid(*self.shape))
@@ -77,8 +77,8 @@ class PackQuantized(QuantizedWeight):
     def _per_word(self) -> int:
         return _WORD // self._format.element.bits
 
-    def _codes(self, first: int, last: int) -> torch.Tensor:
-        return unpack(self._read("weight_packed")[first:last], self._format.element.bits)
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        return unpack(stored[first:last], self._format.element.bits)
 
     def _scales(self) -> torch.Tensor:
         scales = self._finite(self._read("weight_scale"), "weight_scale", signed=True)
@@ -121,8 +121,8 @@ class Gptq(QuantizedWeight):
     def _per_word(self) -> int:
         return _WORD // self._format.element.bits
 
-    def _codes(self, first: int, last: int) -> torch.Tensor:
-        return unpack(self._read("qweight")[:, first:last].T, self._format.element.bits)
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        return unpack(stored[:, first:last].T, self._format.element.bits)
 
     def _scales(self) -> torch.Tensor:
         return self._finite(self._read("scales"), "scales", signed=True).T
@@ -154,8 +154,8 @@ class Awq(QuantizedWeight):
         self._check("qzeros", ("I32",), ((groups, outputs * 4 // _WORD),))
         return tile
 
-    def _codes(self, first: int, last: int) -> torch.Tensor:
-        return unpack_awq(self._read("qweight")[:, first * 4 // _WORD : last * 4 // _WORD]).T
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        return unpack_awq(stored[:, first * 4 // _WORD : last * 4 // _WORD]).T
 
     def _scales(self) -> torch.Tensor:
         return self._finite(self._read("scales"), "scales", signed=True).T

@@ -64,8 +64,8 @@ class QuantizedWeight(ABC):
         """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
 
     @abstractmethod
-    def _codes(self, first: int, last: int) -> torch.Tensor:
-        """Codes of these outputs: float8, int8 or uint8 [last - first, in]."""
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        """Codes of these outputs, from the tensor of all codes: float8, int8 or uint8 [last - first, in]."""
 
     @abstractmethod
     def _scales(self) -> torch.Tensor:
@@ -88,7 +88,7 @@ class QuantizedWeight(ABC):
         """The weight as codes that CPU kernels take; None if such codes cannot represent its values exactly."""
         if self.packed_bits is None:
             return None
-        grid, codes = self._grid(), self._codes(0, self.shape[0])
+        grid, codes = self._grid(), self._codes(self._stored(), 0, self.shape[0])
         scale = Scales(grid.spread(grid.scales, 0, self.shape[0], _GROUP).half())
         if self.packed_bits < 8:
             return Packed(4, codes, scale, Scales(scale.values * -8))
@@ -125,9 +125,9 @@ class QuantizedWeight(ABC):
     def _parts(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the weight in parts: the first output of each, and its values, float32 [outputs, in]."""
         grid, (outputs, inputs) = self._grid(), self.shape
-        most = max(_ROWS, _PART // inputs // _ROWS * _ROWS)
+        most, stored = max(_ROWS, _PART // inputs // _ROWS * _ROWS), self._stored()
         for first in range(0, outputs, most):
-            values = grid.dequantize(self._codes(first, min(first + most, outputs)), first)
+            values = grid.dequantize(self._codes(stored, first, min(first + most, outputs)), first)
             if not values.isfinite().all():
                 raise CorruptModel(f"{self._name()}: a weight is NaN or infinite; finite ones are needed")
             yield first, values
@@ -154,6 +154,10 @@ class QuantizedWeight(ABC):
         if tile.outputs == 1 and tile.inputs is not None and inputs % tile.inputs:
             reason = f"groups of {tile.inputs} do not divide {inputs} inputs"
             raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
+
+    def _stored(self) -> torch.Tensor:
+        """The tensor of the codes as the file has it: a copy, so it is read once for all parts."""
+        return self._read(self.suffixes[0])
 
     def _read(self, suffix: str) -> torch.Tensor:
         return self._folder.tensor(f"{self._module}.{suffix}")
