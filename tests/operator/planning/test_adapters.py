@@ -134,39 +134,43 @@ def _condition(service, *pods, **changes):
     return conditions.find(made.status, conditions.ADAPTERS_READY), made
 
 
-def test_the_condition_tells_who_has_not_read_the_list_and_is_looked_at_soon(service):
+def test_the_condition_names_who_has_not_read_the_list_and_is_looked_at_soon(service):
     adapted = service(CLAIM, OTHER)
     new, old = adapters.list_id(adapted, CLUSTER), adapters.list_id(service(CLAIM), CLUSTER)
     has = AdapterState(new, frozenset({"sql", "law"}))
     prefill, decode = _worker(adapted, "prefill", has), _worker(adapted, "decode", AdapterState(old))
-    told, made = _condition(adapted, prefill, decode, _gateway(adapters=old))
-    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTERS_PENDING)
-    assert told["message"] == "demo-decode-0, demo-gateway-0 have not read the new list yet"
+    condition, made = _condition(adapted, prefill, decode, _gateway(adapters=old))
+    assert (condition["status"], condition["reason"]) == ("False", conditions.ADAPTERS_PENDING)
+    assert condition["message"] == "demo-decode-0, demo-gateway-0 have not read the new list yet"
     assert made.requeue_after <= 2.0
-    told, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=new))
-    assert (told["status"], told["reason"], told["message"]) == ("True", conditions.ALL_READY, "2 served")
-    told, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=None))
-    assert told["status"] == "True", "an older gateway is told names when it starts"
+    condition, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=new))
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "True",
+        conditions.ALL_READY,
+        "2 served",
+    )
+    condition, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=None))
+    assert condition["status"] == "True", "an older gateway reads names when it starts"
 
 
-def test_the_condition_tells_what_cannot_be_opened_and_where_that_is_in_the_manifest(service):
+def test_the_condition_names_what_cannot_be_opened_and_where_that_is_in_the_manifest(service):
     adapted = service(CLAIM, OTHER)
     state = AdapterState(adapters.list_id(adapted, CLUSTER), frozenset({"sql"}), {"law": "/adapters/x: r is 128"})
-    told, made = _condition(adapted, _worker(adapted, "prefill", state), _worker(adapted, "decode", state))
-    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTER_REFUSED)
-    assert told["message"] == "spec.model.adapters.1: law: /adapters/x: r is 128 (demo-decode-0)"
+    condition, made = _condition(adapted, _worker(adapted, "prefill", state), _worker(adapted, "decode", state))
+    assert (condition["status"], condition["reason"]) == ("False", conditions.ADAPTER_REFUSED)
+    assert condition["message"] == "spec.model.adapters.1: law: /adapters/x: r is 128 (demo-decode-0)"
     assert not actions(made, Delete), "nothing is replaced"
     older = _worker(adapted, "decode", state, revision="before")
-    told, _ = _condition(adapted, older)
-    assert told["reason"] == conditions.UNKNOWN, "pods of an older revision lack volumes"
+    condition, _ = _condition(adapted, older)
+    assert condition["reason"] == conditions.UNKNOWN, "pods of an older revision lack volumes"
 
 
 def test_what_a_worker_says_of_another_list_is_no_problem_of_this_one(service):
     """It names an adapter that was mended meanwhile, or is at another place in the manifest now."""
     adapted = service(CLAIM, OTHER)
     before = AdapterState(adapters.list_id(service(CLAIM), CLUSTER), frozenset(), {"law": "it is damaged"})
-    told, _ = _condition(adapted, _worker(adapted, "prefill", before), _worker(adapted, "decode", before))
-    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTERS_PENDING)
+    condition, _ = _condition(adapted, _worker(adapted, "prefill", before), _worker(adapted, "decode", before))
+    assert (condition["status"], condition["reason"]) == ("False", conditions.ADAPTERS_PENDING)
 
 
 @pytest.mark.parametrize("leaving", [{"draining_since": 990.0}, {"leaving": True}])
@@ -177,15 +181,15 @@ def test_nobody_waits_for_pods_on_their_way_out(service, leaving):
     pods = [_worker(adapted, "prefill", has), _worker(adapted, "decode", has), _gateway(adapters=new)]
     late = _worker(adapted, "decode", AdapterState(old)), _gateway(adapters=old)
     going = [dataclasses.replace(each, name=f"{each.name}-late", uid=f"{each.uid}-late", **leaving) for each in late]
-    told, _ = _condition(adapted, *pods, *going)
-    assert (told["status"], told["reason"]) == ("True", conditions.ALL_READY)
+    condition, _ = _condition(adapted, *pods, *going)
+    assert (condition["status"], condition["reason"]) == ("True", conditions.ALL_READY)
 
 
 def test_a_service_without_adapters_says_nothing_of_them_any_more(service):
     known = {"type": conditions.ADAPTERS_READY, "status": "True", "reason": "AllReady", "message": ""}
     status = {"conditions": [known | {"lastTransitionTime": "1970-01-01T00:00:00Z"}]}
-    told, _ = _condition(service(), status=status)
-    assert told == {}
+    condition, _ = _condition(service(), status=status)
+    assert condition == {}
 
 
 def test_the_list_is_applied_and_goes_when_no_adapter_is_left(service):
@@ -198,8 +202,8 @@ def test_the_list_is_applied_and_goes_when_no_adapter_is_left(service):
     assert [action.ref.name for action in actions(made, Delete)] == ["demo-adapters"]
 
 
-def test_what_a_worker_tells_is_read():
-    told = {"list": "a1", "offered": {"sql": "digest"}, "problems": {"law": "why"}, "loaded": []}
-    state = worker_api._read({"draining": False, "stopping": False, "adapters": told})
+def test_the_report_of_a_worker_is_read():
+    reported = {"list": "a1", "offered": {"sql": "digest"}, "problems": {"law": "why"}, "loaded": []}
+    state = worker_api._read({"draining": False, "stopping": False, "adapters": reported})
     assert state.adapters == AdapterState("a1", frozenset({"sql"}), {"law": "why"})
     assert worker_api._read({"draining": False}).adapters is None
