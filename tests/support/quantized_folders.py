@@ -8,6 +8,7 @@ rounding to the scales' dtype.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,21 +56,36 @@ def write(
     path.mkdir(exist_ok=True)
     model = files.CONFIG | {"architectures": [architecture]}
     (path / "config.json").write_text(json.dumps(model | {"quantization_config": {**kind.config, **(config or {})}}))
-    draw = torch.Generator().manual_seed(3)
     tensors: Tensors = {}
     values: Tensors = {}
-    for name, shape in expected_shapes(from_huggingface(model, "here")).items():
-        weight = torch.randn(shape, generator=draw) * (spread if len(shape) == 2 else 0.1) + (len(shape) == 1)
-        module, _, suffix = name.rpartition(".")
-        if module.endswith("_proj") and suffix == "weight" and not keep(module):
-            stored = kind.pack(weight)
-            tensors |= {f"{module}.{part}": tensor.contiguous() for part, tensor in stored.tensors.items()}
-            values[name] = stored.values
-        else:
+    for name, (weight, stored) in _weights(kind.pack, architecture, spread).items():
+        module = name.removesuffix(".weight")
+        if stored is None or keep(module):
             tensors[name] = values[name] = weight
+        else:
+            tensors |= {f"{module}.{part}": tensor.clone() for part, tensor in stored.tensors.items()}
+            values[name] = stored.values
     change(tensors)
     save_file(tensors, path / "model.safetensors")
     return values
+
+
+@lru_cache(maxsize=8)
+def _weights(
+    pack: Callable[[torch.Tensor], Stored], architecture: str, spread: float
+) -> dict[str, tuple[torch.Tensor, Stored | None]]:
+    """All weights by name, those of linear layers also packed: tests write the same folder many times."""
+    draw = torch.Generator().manual_seed(3)
+    found: dict[str, tuple[torch.Tensor, Stored | None]] = {}
+    for name, shape in expected_shapes(
+        from_huggingface(files.CONFIG | {"architectures": [architecture]}, "here")
+    ).items():
+        weight = torch.randn(shape, generator=draw) * (spread if len(shape) == 2 else 0.1) + (len(shape) == 1)
+        stored = pack(weight) if name.endswith("_proj.weight") else None
+        if stored:
+            stored = Stored({part: tensor.contiguous() for part, tensor in stored.tensors.items()}, stored.values)
+        found[name] = weight, stored
+    return found
 
 
 def words(codes: torch.Tensor, bits: int) -> torch.Tensor:

@@ -32,7 +32,7 @@ KEPT = {  # bits per value of codes that CPU kernels take; the others are dequan
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_values_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
+def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
     values = folders.write(tmp_path, KINDS[name])
     checkpoint = open_weights(tmp_path)
     assert checkpoint.names() == values.keys()
@@ -42,11 +42,6 @@ def test_values_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
     checkpoint.read(f"{UP}.weight", halves)
     assert torch.equal(halves, values[f"{UP}.weight"].bfloat16())
 
-
-@pytest.mark.parametrize("name", KINDS)
-def test_codes_have_the_same_values(tmp_path: Path, name: str) -> None:
-    values = folders.write(tmp_path, KINDS[name])
-    checkpoint = open_weights(tmp_path)
     assert checkpoint.quantized() == {each for each in values if "_proj." in each}
     for each in checkpoint.quantized():
         packed = checkpoint.packed(each)
