@@ -16,6 +16,7 @@ from legato_engine.weights.packed import Packed
 class Checkpoint(ABC):
     """Weights by Hugging Face's tensor names (`model.layers.0.self_attn.q_proj.weight`), in its rotary layout."""
 
+    path: Path
     config: ModelConfig
     quantization: str = ""  # the file's formats of quantized weights, in words
 

@@ -7,14 +7,16 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.gguf import GgufFile
 from legato_engine.weights.huggingface import HuggingFaceFolder
-from legato_engine.weights.quantization.folder import QuantizedFolder
+from legato_engine.weights.quantization import folder as quantized_folder
+from legato_engine.weights.quantization import rounding
 
 # A copy of tied embeddings, and a constant in old files: neither is part of the computation.
 _UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
 
 
-def open_weights(path: Path | str) -> Checkpoint:
-    """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config.
+def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
+    """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config. `quantization` is
+    the format that linear layers are rounded to while they are loaded: None, FP8 or Int8.
 
     Reads only headers; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
     UnsupportedFormat, MissingTensor or WrongShape.
@@ -31,13 +33,13 @@ def open_weights(path: Path | str) -> Checkpoint:
     for name in sorted(names - expected.keys()):
         if not name.endswith(_UNUSED):
             raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
-    return checkpoint
+    return checkpoint if quantization == "None" else rounding.rounded(checkpoint, quantization)
 
 
 def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         folder = HuggingFaceFolder(path)
-        return folder if folder.declared is None else QuantizedFolder(folder, folder.declared)
+        return folder if folder.declared is None else quantized_folder.read(folder, folder.declared)
     if not path.is_file():
         raise ModelNotFound(f"{path}: no such file or folder")
     if path.suffix == ".safetensors":

@@ -9,12 +9,12 @@ from legato_engine.errors import WrongShape
 from legato_engine.weights.huggingface import DTYPES as FLOATS
 from legato_engine.weights.quantization.formats import Element, Layout, Tile
 from legato_engine.weights.quantization.packing import unpack, unpack_awq
-from legato_engine.weights.quantization.weight import QuantizedWeight, Shape
+from legato_engine.weights.quantization.weight import Shape, StoredWeight
 
 _WORD = 32  # bits
 
 
-class Dense(QuantizedWeight):
+class Dense(StoredWeight):
     """Codes in `weight`; scales are `weight_scale_inv` in DeepSeek's files, which are factors in spite of the name."""
 
     suffixes = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
@@ -50,7 +50,7 @@ class Dense(QuantizedWeight):
         return self._read("weight_zero_point").float().view(self._tile.grid(*self.shape))
 
 
-class PackQuantized(QuantizedWeight):
+class PackQuantized(StoredWeight):
     """Words along inputs; codes and zero points have an offset, so that they are not negative."""
 
     suffixes = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
@@ -98,7 +98,7 @@ class PackQuantized(QuantizedWeight):
         return None if (order == -1).all() else order  # it was initialized, and not used
 
 
-class Gptq(QuantizedWeight):
+class Gptq(StoredWeight):
     """Words along inputs, [in, out]; `g_idx` has the group of each input, which is in any order with `desc_act`."""
 
     suffixes = ("qweight", "scales", "qzeros", "g_idx")
@@ -137,7 +137,7 @@ class Gptq(QuantizedWeight):
         return self._read("g_idx").long() if self._has("g_idx") else None
 
 
-class Awq(QuantizedWeight):
+class Awq(StoredWeight):
     """Words along outputs, [in, out]."""
 
     suffixes = ("qweight", "scales", "qzeros")
@@ -164,7 +164,7 @@ class Awq(QuantizedWeight):
         return unpack_awq(self._read("qzeros")).T.float()
 
 
-CLASSES: dict[Layout, type[QuantizedWeight]] = {
+CLASSES: dict[Layout, type[StoredWeight]] = {
     Layout.DENSE: Dense,
     Layout.PACKED: PackQuantized,
     Layout.GPTQ: Gptq,

@@ -16,7 +16,7 @@ from legato_engine.weights.quantization.formats import Element, Format, Tile
 Shape = tuple[int, ...]
 _ROWS = 128  # outputs dequantized at a time are a multiple of this, so that no packed word and no block is split
 _PART = 1 << 22  # values dequantized at a time
-_GROUP = 32  # inputs that share a scale in `Packed`
+PACKED_GROUP = 32  # inputs that share a scale in `Packed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +43,15 @@ class ScaleGrid:
 
 
 class QuantizedWeight(ABC):
-    """The weight `[out, in]` of a layer. Subclasses in `layouts` read its tensors."""
+    """The weight `[out, in]` of a layer. Subclasses in `layouts` read its tensors, `RoundedWeight` computes them."""
 
-    suffixes: ClassVar[tuple[str, ...]]  # of the names of its tensors in the file; the first has the codes
-
-    def __init__(self, folder: HuggingFaceFolder, module: str, given: Format) -> None:
-        """Checks dtypes and shapes, and reads no codes. Raises ModelError."""
-        self._folder = folder
-        self._module = module
-        self._format = given
-        self.shape = self._shape()
-        self._tile = self._check_scales()
+    shape: tuple[int, int]
+    _format: Format
+    _tile: Tile
 
     @abstractmethod
-    def _shape(self) -> tuple[int, int]:
-        """The numbers of outputs and inputs, by the shape of the codes. Checks their dtype. Raises ModelError."""
-
-    @abstractmethod
-    def _check_scales(self) -> Tile:
-        """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
+    def _stored(self) -> torch.Tensor:
+        """The tensor that `_codes` takes: read once for all parts."""
 
     @abstractmethod
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -89,7 +79,7 @@ class QuantizedWeight(ABC):
         if self.packed_bits is None:
             return None
         grid, codes = self._grid(), self._codes(self._stored(), 0, self.shape[0])
-        scale = Scales(grid.spread(grid.scales, 0, self.shape[0], _GROUP).half())
+        scale = Scales(grid.spread(grid.scales, 0, self.shape[0], PACKED_GROUP).half())
         if self.packed_bits < 8:
             return Packed(4, codes, scale, Scales(scale.values * -8))
         if grid.zeros is not None:
@@ -117,9 +107,9 @@ class QuantizedWeight(ABC):
 
     def _fits_groups(self, grid: ScaleGrid) -> bool:
         """True if all inputs of each group of `Packed` are in one column."""
-        if self.shape[1] % _GROUP:
+        if self.shape[1] % PACKED_GROUP:
             return False
-        groups = grid.columns.view(-1, _GROUP)
+        groups = grid.columns.view(-1, PACKED_GROUP)
         return bool((groups == groups[:, :1]).all())
 
     def _parts(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -141,6 +131,32 @@ class QuantizedWeight(ABC):
             raise CorruptModel(f"{self._name('g_idx')}: a group is not in 0 … {grid[1] - 1}")
         return ScaleGrid(scales, self._zeros(), self._tile.outputs or outputs, order)
 
+    @abstractmethod
+    def _name(self, suffix: str | None = None) -> str:
+        """The file and the tensor of the codes, or the one with `suffix`, for errors."""
+
+
+class StoredWeight(QuantizedWeight):
+    """A weight whose codes and scales are tensors of a folder."""
+
+    suffixes: ClassVar[tuple[str, ...]]  # of the names of its tensors in the file; the first has the codes
+
+    def __init__(self, folder: HuggingFaceFolder, module: str, given: Format) -> None:
+        """Checks dtypes and shapes, and reads no codes. Raises ModelError."""
+        self._folder = folder
+        self._module = module
+        self._format = given
+        self.shape = self._shape()
+        self._tile = self._check_scales()
+
+    @abstractmethod
+    def _shape(self) -> tuple[int, int]:
+        """The numbers of outputs and inputs, by the shape of the codes. Checks their dtype. Raises ModelError."""
+
+    @abstractmethod
+    def _check_scales(self) -> Tile:
+        """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
+
     def _finite(self, scales: torch.Tensor, suffix: str, *, signed: bool) -> torch.Tensor:
         """`scales` in float32. Raises CorruptModel if one is NaN or infinite, or negative unless `signed`."""
         scales = scales.float()
@@ -156,7 +172,6 @@ class QuantizedWeight(ABC):
             raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
 
     def _stored(self) -> torch.Tensor:
-        """The tensor of the codes as the file has it: a copy, so it is read once for all parts."""
         return self._read(self.suffixes[0])
 
     def _read(self, suffix: str) -> torch.Tensor:

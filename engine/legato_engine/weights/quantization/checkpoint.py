@@ -1,0 +1,70 @@
+"""A checkpoint, some of whose weights are quantized: each has the name and shape that it has without quantization."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from legato_engine.weights import fingerprint
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.packed import Packed
+from legato_engine.weights.quantization.formats import Quantization
+from legato_engine.weights.quantization.weight import QuantizedWeight
+
+
+class QuantizedCheckpoint(Checkpoint):
+    """`weights` by name, and the tensors `others` of `source` as they are."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        quantization: Quantization,
+        weights: Mapping[str, QuantizedWeight],
+        others: AbstractSet[str],
+    ) -> None:
+        self.path = source.path
+        self.config = source.config
+        self.quantization = str(quantization)
+        self._source = source
+        self._quantization = quantization
+        self._weights = weights
+        self._others = others
+
+    def quantized(self) -> frozenset[str]:
+        return frozenset(self._weights)
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return self._source.spans()
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._others | self._weights.keys())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._weights[name].shape if name in self._weights else self._source.shape(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name not in self._weights:
+            return self._source.tensor(name)
+        dequantized = torch.empty(self._weights[name].shape)
+        self._weights[name].read(dequantized)
+        return dequantized
+
+    def read(self, name: str, out: torch.Tensor) -> None:
+        if name in self._weights:
+            self._weights[name].read(out)
+        else:
+            self._source.read(name, out)
+
+    def packed(self, name: str) -> Packed | None:
+        return self._weights[name].packed() if name in self._weights else self._source.packed(name)
+
+    def packed_bits(self, name: str) -> float | None:
+        return self._weights[name].packed_bits if name in self._weights else self._source.packed_bits(name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Covers the quantization, too: it decides what the same tensors mean."""
+        return fingerprint.compute(self.spans(), self.config, self._quantization)
