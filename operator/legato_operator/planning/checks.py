@@ -1,13 +1,13 @@
 """Checks for valid settings that this cluster or machine cannot provide. Each check yields (path, message)."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from legato_operator.api import conditions, pod_template, pool_sizes, quantities, roles, rules
 from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Engine, Spec
 from legato_operator.api.rules import devices
-from legato_operator.api.rules.unavailable import EVERYWHERE, IN_PODS
+from legato_operator.api.rules.unavailable import AS_PROCESSES, EVERYWHERE, IDLE_AS_PROCESSES, IN_PODS
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import overlay
 from legato_operator.observing.observed import Refusal
@@ -37,14 +37,13 @@ def text(problems: Sequence[Problem]) -> str:
 
 def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
     """Returns the problems of a valid spec that pods, as containers or as processes of one machine, cannot fulfil."""
-    checks, missing = (_IN_CONTAINERS, IN_PODS) if in_containers else (_AS_PROCESSES, ())
-    broken = rules.problems(spec, (*EVERYWHERE, *missing))
-    return [*broken, *(problem for check in checks for problem in check(spec))]
+    table, check = (IN_PODS, _additions) if in_containers else (AS_PROCESSES, _adapters)
+    return [*rules.problems(spec, (*EVERYWHERE, *table)), *check(spec)]
 
 
 def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
     """Returns the settings of a spec that have no effect, and do no harm, if pods are processes of one machine."""
-    idle = [problem for check in _IDLE_AS_PROCESSES for problem in check(spec)]
+    idle = rules.problems(spec, IDLE_AS_PROCESSES)
     return idle if has_gpus else [*idle, *_gpus(spec)]
 
 
@@ -114,17 +113,8 @@ def _unfit_for_gpus(engine: Engine, names: str) -> Iterator[Problem]:
         yield "spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"
 
 
-def _source(spec: Spec) -> Iterator[Problem]:
-    for name, given in (
-        ("huggingFace", spec.model.source.hugging_face),
-        ("pvc", spec.model.source.pvc),
-        ("image", spec.model.source.image),
-    ):
-        if given is not None:
-            yield (
-                f"spec.model.source.{name}",
-                "only available on Kubernetes; use builtin, or path with a local directory or GGUF file",
-            )
+def _adapters(spec: Spec) -> Iterator[Problem]:
+    """Yields adapters and volumes that are not on this machine."""
     for number, adapter in enumerate(spec.model.adapters):
         here, hub = f"spec.model.adapters.{number}.source", adapter.source.hugging_face
         if hub is not None and hub.token_secret is not None:
@@ -136,54 +126,11 @@ def _source(spec: Spec) -> Iterator[Problem]:
             yield f"spec.model.adapterVolumes.{number}.claim", "only available on Kubernetes; use path"
 
 
-def _pod_templates(spec: Spec) -> Iterator[Problem]:
-    for part, given in (("prefill", spec.prefill), ("decode", spec.decode), ("gateway", spec.gateway)):
-        if given.template:
-            yield f"spec.{part}.template", "has no effect here: workers and gateways are processes and not pods"
-
-
-def _gateway_resources(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.resources.given:
-        yield "spec.gateway.resources", "has no effect here: the machine's processes share what it has"
-
-
-def _routes(spec: Spec) -> Iterator[Problem]:
-    for field, given in (("httpRoute", spec.gateway.http_route), ("ingress", spec.gateway.ingress)):
-        if given is not None:
-            yield f"spec.gateway.{field}", "has no effect here: only a cluster has routes to its services"
-
-
 def _gpus(spec: Spec) -> Iterator[Problem]:
     for role in roles.with_pool(spec):
         for name in _accelerators(spec, role):
             text = f"{name} has no effect here: no GPU was found, so workers compute on the CPU"
             yield f"spec.{role}.resources", text
-
-
-def _images(spec: Spec) -> Iterator[Problem]:
-    for part, image in (("engine", spec.engine.image), ("gateway", spec.gateway.image)):
-        if image is not None:
-            yield f"spec.{part}.image", "only available on Kubernetes: here workers and gateway are processes"
-
-
-def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.replicas > 1:
-        yield "spec.gateway.replicas", "more than 1 is only available on Kubernetes: here one gateway owns the port"
-
-
-def _api_keys_secret(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.api_keys and spec.gateway.api_keys.secret:
-        yield "spec.gateway.apiKeys.secret", "only available on Kubernetes; use path with a local file"
-
-
-def _tls_secret(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.tls and spec.gateway.tls.secret:
-        yield "spec.gateway.tls.secret", "only available on Kubernetes; use path with a local folder"
-
-
-def _internal_tls(spec: Spec) -> Iterator[Problem]:
-    if spec.internal_tls:
-        yield "spec.internalTLS", "only available on Kubernetes: here all connections stay on the machine"
 
 
 def _additions(spec: Spec) -> Iterator[Problem]:
@@ -194,14 +141,3 @@ def _additions(spec: Spec) -> Iterator[Problem]:
     ):
         for path, message in overlay.problems(template, container):
             yield f"spec.{part}.template.{path}", message
-
-
-def _rdma(spec: Spec) -> Iterator[Problem]:
-    if spec.transfer.rdma is not None:
-        yield "spec.transfer.rdma", "has no effect here: processes use the devices that this machine has"
-
-
-_Check = Callable[[Spec], Iterator[Problem]]
-_AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret, _internal_tls)
-_IN_CONTAINERS: tuple[_Check, ...] = (_additions,)
-_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes, _rdma)

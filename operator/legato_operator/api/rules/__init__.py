@@ -3,23 +3,18 @@
 Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
 """
 
-import functools
 from collections.abc import Iterable
-from typing import Any
-
-from pydantic.alias_generators import to_snake
 
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.api.rules import compute, gateway, model, pools, rdma
-from legato_operator.api.rules.rule import Rule
+from legato_operator.api.rules.rule import Rule, value_at
 
-_attribute = functools.cache(to_snake)
 RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES)
 
 
 def problems(spec: Spec, table: Iterable[Rule] = RULES) -> list[tuple[str, str]]:
     """Returns (path, message) of every rule that a spec breaks."""
-    given = [(rule, _object(spec, rule.at)) for rule in table if rule.at]
+    given = [(rule, value_at(spec, rule.at.partition(".")[2])) for rule in table if rule.at]
     return [(rule.path, rule.explain(part)) for rule, part in given if part is not None and not rule.holds(part)]
 
 
@@ -27,11 +22,3 @@ def problems_of_service(service: InferenceService) -> list[tuple[str, str]]:
     """Returns (path, message) of every rule that a service breaks, including rules about its name."""
     broken = [(rule.path, rule.explain(service)) for rule in RULES if not rule.at and not rule.holds(service)]
     return [*problems(service.spec), *broken]
-
-
-def _object(spec: Spec, path: str) -> Any:
-    """Returns the object at a path, or None."""
-    part: Any = spec
-    for name in path.split(".")[1:]:
-        part = part and getattr(part, _attribute(name))
-    return part

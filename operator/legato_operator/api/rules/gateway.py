@@ -3,21 +3,11 @@
 import re
 from typing import Any
 
-from legato_operator.api.rules.rule import Rule
+from legato_operator.api.rules.rule import Rule, exactly_one
 from legato_operator.api.spec.gateway import GatewaySpec
 from legato_protocol import names
 
 _ADDRESS = re.compile(r"[0-9]+([.][0-9]+)*")
-
-
-def _one_place_of_keys(gateway: GatewaySpec) -> bool:
-    keys = gateway.api_keys
-    return keys is None or (keys.secret is None) != (keys.path is None)
-
-
-def _one_place_of_certificate(gateway: GatewaySpec) -> bool:
-    tls = gateway.tls
-    return tls is None or (tls.secret is None) != (tls.path is None)
 
 
 def _tenant_rule(field: str, attribute: str) -> Rule:
@@ -69,20 +59,8 @@ def _host_rules(part: str, field: str) -> tuple[Rule, ...]:
 
 
 RULES = (
-    Rule(
-        at="spec.gateway",
-        field="apiKeys",
-        message="exactly one of secret and path must be set",
-        holds=_one_place_of_keys,
-        cel="!has(self.apiKeys) || has(self.apiKeys.secret) != has(self.apiKeys.path)",
-    ),
-    Rule(
-        at="spec.gateway",
-        field="tls",
-        message="exactly one of secret and path must be set",
-        holds=_one_place_of_certificate,
-        cel="!has(self.tls) || has(self.tls.secret) != has(self.tls.path)",
-    ),
+    exactly_one("spec.gateway", "apiKeys", "secret", "path"),
+    exactly_one("spec.gateway", "tls", "secret", "path"),
     *_host_rules("httpRoute", "hostnames"),
     *_host_rules("ingress", "hosts"),
     Rule(

@@ -1,25 +1,10 @@
 """Rules of the model's source, its adapters, and the engine."""
 
 from legato_operator.api.resources import Engine, InferenceService
-from legato_operator.api.rules.rule import Rule, no_way_up, stays_below
-from legato_operator.api.spec.model import Model, Source
+from legato_operator.api.rules.rule import Rule, exactly_one, no_way_up, no_ways_up
+from legato_operator.api.spec.model import Model
 
-
-def _one_source(source: Source) -> bool:
-    return sum(getattr(source, name) is not None for name in type(source).model_fields) == 1
-
-
-def _adapters_have_one_source(model: Model) -> bool:
-    return all(
-        sum(getattr(adapter.source, name) is not None for name in type(adapter.source).model_fields) == 1
-        for adapter in model.adapters
-    )
-
-
-def _adapters_stay_below(model: Model) -> bool:
-    sources = [adapter.source for adapter in model.adapters]
-    paths = [source.path for source in sources] + [source.pvc.path for source in sources if source.pvc]
-    return all(stays_below(path) for path in paths)
+_PLACES = ("huggingFace", "pvc", "path", "image")  # of the files of models and adapters
 
 
 def _adapters_have_own_names(model: Model) -> bool:
@@ -30,14 +15,6 @@ def _adapters_have_own_names(model: Model) -> bool:
 def _service_is_no_adapter(service: InferenceService) -> bool:
     model = service.spec.model
     return model.served_name is not None or service.metadata.name not in {adapter.name for adapter in model.adapters}
-
-
-def _adapter_volumes_are_one_thing(model: Model) -> bool:
-    return all((volume.claim is None) != (volume.path is None) for volume in model.adapter_volumes)
-
-
-def _adapter_volumes_stay_below(model: Model) -> bool:
-    return all(stays_below(volume.path) for volume in model.adapter_volumes)
 
 
 def _ranks_are_within(model: Model) -> bool:
@@ -60,35 +37,12 @@ def _has_format_of_kv(engine: Engine) -> bool:
 
 
 RULES = (
-    Rule(
-        at="spec.model.source",
-        field="",
-        message="exactly one of builtin, huggingFace, pvc, path and image must be set",
-        holds=_one_source,
-        cel="[has(self.builtin), has(self.huggingFace), has(self.pvc), has(self.path), has(self.image)]"
-        ".filter(given, given).size() == 1",
-    ),
+    exactly_one("spec.model.source", "", "builtin", *_PLACES),
     no_way_up("spec.model.source", "path"),
     no_way_up("spec.model.source.pvc", "path"),
     no_way_up("spec.model.source.huggingFace", "nodeCache"),
-    Rule(
-        at="spec.model",
-        field="adapters",
-        message="exactly one of huggingFace, pvc, path and image must be set for each adapter's source",
-        holds=_adapters_have_one_source,
-        cel="!has(self.adapters) || self.adapters.all(a, "
-        "[has(a.source.huggingFace), has(a.source.pvc), has(a.source.path), has(a.source.image)]"
-        ".filter(given, given).size() == 1)",
-    ),
-    Rule(
-        at="spec.model",
-        field="adapters",
-        message="paths must not contain ..",
-        holds=_adapters_stay_below,
-        cel="!has(self.adapters) || self.adapters.all(a, "
-        "(!has(a.source.path) || !a.source.path.matches('(^|/)[.][.](/|$)')) && "
-        "(!has(a.source.pvc) || !has(a.source.pvc.path) || !a.source.pvc.path.matches('(^|/)[.][.](/|$)')))",
-    ),
+    exactly_one("spec.model", "adapters", *_PLACES, entries="source", of=" for each adapter's source"),
+    no_ways_up("spec.model", "adapters", "source.path", "source.pvc.path"),
     Rule(
         at="spec.model",
         field="adapters",
@@ -113,21 +67,8 @@ RULES = (
         cel="!has(self.adapters) || self.adapters.all(a, "
         "!has(a.maxRank) || a.maxRank <= (has(self.maxAdapterRank) ? self.maxAdapterRank : 64))",
     ),
-    Rule(
-        at="spec.model",
-        field="adapterVolumes",
-        message="exactly one of claim and path must be set for each",
-        holds=_adapter_volumes_are_one_thing,
-        cel="!has(self.adapterVolumes) || self.adapterVolumes.all(v, has(v.claim) != has(v.path))",
-    ),
-    Rule(
-        at="spec.model",
-        field="adapterVolumes",
-        message="paths must not contain ..",
-        holds=_adapter_volumes_stay_below,
-        cel="!has(self.adapterVolumes) || self.adapterVolumes.all(v, "
-        "!has(v.path) || !v.path.matches('(^|/)[.][.](/|$)'))",
-    ),
+    exactly_one("spec.model", "adapterVolumes", "claim", "path", entries="", of=" for each"),
+    no_ways_up("spec.model", "adapterVolumes", "path"),
     Rule(
         at="spec.engine",
         field="hangTimeout",

@@ -1,10 +1,17 @@
 """One rule over several fields of a spec."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic.alias_generators import to_snake
+
+from legato_operator.api.spec.compute_resources import Resources
+
+_attribute = functools.cache(to_snake)
+_WAY_UP = "matches('(^|/)[.][.](/|$)')"  # in CEL
+_NOTHING: tuple[object, ...] = (None, {}, Resources())
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,11 @@ class Rule:
         return {**entry, "fieldPath": f".{self.field}"} if self.field else entry
 
 
-def stays_below(path: str | None) -> bool:
-    """True if the path has no `..`; a missing path has none."""
-    return path is None or ".." not in path.split("/")
+def value_at(part: Any, path: str) -> Any:
+    """Returns the value at a path of the manifest, or None if a part on the way is missing."""
+    for name in filter(None, path.split(".")):
+        part = part and getattr(part, _attribute(name))
+    return part
 
 
 def no_way_up(at: str, field: str) -> Rule:
@@ -44,6 +53,49 @@ def no_way_up(at: str, field: str) -> Rule:
         at=at,
         field=field,
         message="must not contain ..",
-        holds=lambda given: stays_below(getattr(given, to_snake(field))),
-        cel=f"!has(self.{field}) || !self.{field}.matches('(^|/)[.][.](/|$)')",
+        holds=lambda given: _stays_below(value_at(given, field)),
+        cel=f"!has(self.{field}) || !self.{field}.{_WAY_UP}",
     )
+
+
+def no_ways_up(at: str, field: str, *paths: str) -> Rule:
+    """Returns the same rule for these paths in each entry of a list."""
+    optional = {path: [".".join(path.split(".")[:end]) for end in range(1, path.count(".") + 2)] for path in paths}
+    unset = {path: " || ".join(f"!has(each.{part})" for part in parts) for path, parts in optional.items()}
+    below = " && ".join(f"({missing} || !each.{path}.{_WAY_UP})" for path, missing in unset.items())
+    return Rule(
+        at=at,
+        field=field,
+        message="paths must not contain ..",
+        holds=lambda given: all(
+            _stays_below(value_at(each, path)) for each in value_at(given, field) for path in paths
+        ),
+        cel=f"!has(self.{field}) || self.{field}.all(each, {below})",
+    )
+
+
+def exactly_one(at: str, field: str, *names: str, entries: str | None = None, of: str = "") -> Rule:
+    """Returns the rule that exactly one of these fields is set in a field or, with `entries`, in this part of each
+    entry of a list."""
+    this = f"self.{field}".rstrip(".") if entries is None else f"each.{entries}".rstrip(".")
+    one = f"[{', '.join(f'has({this}.{name})' for name in names)}].filter(given, given).size() == 1"
+    whole = one if entries is None else f"self.{field}.all(each, {one})"
+
+    def holds(given: Any) -> bool:
+        part = value_at(given, field)
+        parts = [part] if entries is None else [value_at(each, entries) for each in part]
+        return all(sum(value_at(each, name) is not None for name in names) == 1 for each in parts if each is not None)
+
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    cel = f"!has(self.{field}) || {whole}" if field else whole
+    return Rule(at=at, field=field, message=f"exactly one of {listed} must be set{of}", holds=holds, cel=cel)
+
+
+def only_in_pods(path: str, message: str) -> Rule:
+    """Returns the rule, without CEL, that a field is left out if pods are processes of one machine."""
+    at, _, field = path.rpartition(".")
+    return Rule(at=at, field=field, message=message, holds=lambda given: value_at(given, field) in _NOTHING)
+
+
+def _stays_below(path: str | None) -> bool:
+    return path is None or ".." not in path.split("/")

@@ -1,11 +1,18 @@
-"""Rules against features that are not available yet, or not in pods, for `planning.checks` and the API server."""
+"""Rules against features that are not available yet, not in pods, or only in pods, for `planning.checks`.
+
+The API server checks the first two.
+"""
 
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
-from legato_operator.api.rules.rule import Rule
+from legato_operator.api.rules.rule import Rule, only_in_pods
 from legato_operator.api.spec.gateway import APIKeys, GatewayTLS
 from legato_operator.api.spec.model import Model
 
+_LOCAL_SOURCE = "only available on Kubernetes; use builtin, or path with a local directory or GGUF file"
+_NO_IMAGE = "only available on Kubernetes: here workers and gateway are processes"
+_NO_PODS = "has no effect here: workers and gateways are processes and not pods"
+_NO_ROUTES = "has no effect here: only a cluster has routes to its services"
 _ABSOLUTE = "must be absolute: it is a path on every node"
 _HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`
     "(self.scaling.mode == 'Fixed' ? (has(self.prefill.replicas) && self.prefill.replicas > 0)"
@@ -111,4 +118,23 @@ IN_PODS = (
         )
         for role in roles.BOTH
     ),
+)
+AS_PROCESSES = (
+    *(only_in_pods(f"spec.model.source.{place}", _LOCAL_SOURCE) for place in ("huggingFace", "pvc", "image")),
+    *(only_in_pods(f"spec.{part}.image", _NO_IMAGE) for part in ("engine", "gateway")),
+    Rule(
+        at="spec.gateway",
+        field="replicas",
+        message="more than 1 is only available on Kubernetes: here one gateway owns the port",
+        holds=lambda gateway: gateway.replicas <= 1,
+    ),
+    only_in_pods("spec.gateway.apiKeys.secret", "only available on Kubernetes; use path with a local file"),
+    only_in_pods("spec.gateway.tls.secret", "only available on Kubernetes; use path with a local folder"),
+    only_in_pods("spec.internalTLS", "only available on Kubernetes: here all connections stay on the machine"),
+)
+IDLE_AS_PROCESSES = (
+    *(only_in_pods(f"spec.{part}.template", _NO_PODS) for part in ("prefill", "decode", "gateway")),
+    only_in_pods("spec.gateway.resources", "has no effect here: the machine's processes share what it has"),
+    *(only_in_pods(f"spec.gateway.{route}", _NO_ROUTES) for route in ("httpRoute", "ingress")),
+    only_in_pods("spec.transfer.rdma", "has no effect here: processes use the devices that this machine has"),
 )
