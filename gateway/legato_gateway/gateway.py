@@ -146,6 +146,6 @@ class Gateway:
                 task.cancel()
 
     def _refused(self, who: str) -> None:
-        self.metrics.token_refused("gateway")
+        self.metrics.count("refused_tokens", "gateway")
         if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
             _log.warning(line)

@@ -107,7 +107,7 @@ def _server(
     places = Connections(
         limits,
         ports[server.PUBLIC],
-        gateway.metrics.connection_closed,
+        partial(gateway.metrics.count, "closed_connections"),
         count_refusal=gateway.relay.demand.count_refusal,
     )
     config = uvicorn.Config(

@@ -1,1 +1,1 @@
-"""The gateway's Prometheus metrics, and the collectors of its parts."""
+"""The gateway's Prometheus metrics."""

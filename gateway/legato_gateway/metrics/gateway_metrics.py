@@ -1,76 +1,32 @@
 """The gateway's Prometheus metrics, in a registry of its own."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
-from legato_gateway.metrics.collectors import (
-    LENGTHS,
-    CertificateMetrics,
-    ClientMetrics,
-    DemandMetrics,
-    IndexMetrics,
-    StoredCounts,
-    StoredResponseMetrics,
-)
-from legato_gateway.metrics.histogram import UnlockedCounter, UnlockedHistogram
-from legato_gateway.routing.choose import PrefillAt
+from legato_gateway.metrics.histogram import UnlockedHistogram
 from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.routing.rebalancing import MigrationReason
 from legato_protocol.process.followed_files import FollowedFiles
-from legato_protocol.wire.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport, LengthBucket
 from legato_protocol.wire.stream import HandoffReport
 
 PREFIX = "legato_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the upper bounds of a report's buckets
+NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 STEPS = (
-    0.0025,
-    0.005,
-    0.01,
-    0.015,
-    0.02,
-    0.025,
-    0.03,
-    0.04,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
+    0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
 WAITS = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.5,
-    0.75,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-    160.0,
-    640.0,
-)
+    0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+)  # fmt: skip
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+_UNREADABLE = "1 while the files with certificate and key cannot be read, and earlier ones stay in use"
 
 TIMES = {
     "time_to_first_token_seconds": ("From a request's arrival to its first token", WAITS),
@@ -99,8 +55,21 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # help text and labels 
 }
 
 
-class Metrics:
-    """Counts and measurements of the relay, and metrics collected from the other parts of a gateway."""
+class StoredCounts(Protocol):
+    """The part of `ResponseStore` that is used here; `used` is in bytes."""
+
+    @property
+    def responses(self) -> int: ...
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def evicted(self) -> int: ...
+
+
+class Metrics(Collector):
+    """Counts and measurements of the relay, and values that other parts of a gateway keep, read on request."""
 
     def __init__(
         self,
@@ -110,17 +79,22 @@ class Metrics:
         internal_tls: FollowedFiles[Any] | None = None,
         responses: StoredCounts | None = None,
     ) -> None:
+        """`responses` is None where they are not stored."""
+        self._index = index
+        self._clients = clients or Clients()
+        self._certificate = certificate
+        self._internal_tls = internal_tls
+        self._responses = responses
+        self._demand = NO_DEMAND
+        self.output_tokens = 0
+        self._cached = 0  # prompt tokens
         self.registry = CollectorRegistry()
-        self._demand = DemandMetrics()
-        self._collect(
-            ClientMetrics(clients or Clients()),
-            CertificateMetrics({"tls_certificate": certificate, "internal_tls": internal_tls}),
-            StoredResponseMetrics(responses),
-            self._demand,
-            *([IndexMetrics(index)] if index is not None else []),
-        )
+        self.registry.register(self)
         self._active = Gauge(PREFIX + "active_requests", "Requests under way", registry=self.registry)
-        self._counts = {name: self._counter(name, text, labels) for name, (text, labels) in COUNTERS.items()}
+        self._counts = {
+            name: Counter(PREFIX + name, text, labels, registry=self.registry)
+            for name, (text, labels) in COUNTERS.items()
+        }
         for by in ("gateway", "worker"):
             self._counts["refused_tokens"].labels(by)
         for reason in ("draining", "step_time", "kv_cache"):
@@ -129,35 +103,44 @@ class Metrics:
         self._shares = Histogram(
             PREFIX + "output_limit_used_ratio", text, ["finish"], buckets=SHARES, registry=self.registry
         )
-        self.output_tokens = UnlockedCounter(PREFIX + "output_tokens", "Tokens accepted for clients")
-        text = "Prompt tokens that a worker's prefix cache held"
-        self._cached = UnlockedCounter(PREFIX + "prompt_tokens_cached", text)
         text = "Prompt tokens of requests that had a token"
         self._prompts = UnlockedHistogram(PREFIX + "request_prompt_tokens", text, LENGTHS)
         self._times = {name: UnlockedHistogram(PREFIX + name, text, bounds) for name, (text, bounds) in TIMES.items()}
         self._inter_token = self._times["inter_token_latency_seconds"]
-        self._collect(self.output_tokens, self._cached, self._prompts, *self._times.values())
+        for histogram in (self._prompts, *self._times.values()):
+            self.registry.register(histogram)
 
-    def _collect(self, *collectors: Collector) -> None:
-        for each in collectors:
-            self.registry.register(each)
-
-    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(PREFIX + name, text, labels, registry=self.registry)
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics that other parts keep, and the demand."""
+        for name, (text, gauge) in self._gauges().items():
+            yield GaugeMetricFamily(PREFIX + name, text, value=gauge)
+        for name, (text, count) in self._counters().items():
+            yield CounterMetricFamily(PREFIX + name, text, value=count)
+        demand = self._demand
+        yield _lengths("arrived_prompt_tokens", "Uncached prompt tokens of a request", demand.arrivals)
+        yield _lengths("output_length_tokens", "Tokens of a choice that finished", demand.outputs)
+        causes = {str(cause): seconds for cause, seconds in demand.head_wait.items()}
+        yield _labelled("refused_requests", "Requests refused, by drop reason", "reason", demand.refused)
+        yield _labelled("head_wait_seconds", "What the first held request waited for", "cause", causes)
 
     def render(self, demand: DemandReport) -> tuple[bytes, str]:
         """Returns all metrics as Prometheus text, and its content type."""
-        self._demand.report = demand
+        self._demand = demand
         return generate_latest(self.registry), CONTENT_TYPE
+
+    def count(self, name: str, *labels: str) -> None:
+        """Adds 1 to a counter of `COUNTERS`."""
+        counter = self._counts[name]
+        (counter.labels(*labels) if labels else counter).inc()
 
     def started(self) -> None:
         self._active.inc()
 
     def ended(self, finish: str, worker_fault: bool) -> None:
         self._active.dec()
-        self._counts["requests"].labels(finish.split(",", 1)[0] or "cancelled").inc()
+        self.count("requests", finish.split(",", 1)[0] or "cancelled")
         if worker_fault:
-            self._counts["worker_failures"].inc()
+            self.count("worker_failures")
 
     def used_limit(self, finish: str, share: float) -> None:
         """Counts the end of a choice with tokens; `share` is their share of its maximum."""
@@ -167,7 +150,7 @@ class Metrics:
         """Records a request's first token, `seconds` after its arrival."""
         self._times["time_to_first_token_seconds"].observe(seconds)
         self._prompts.observe(prompt)
-        self._cached.value += cached
+        self._cached += cached
 
     def phases(self, queue: float, prefill: float, handoff: float | None) -> None:
         """Records the phases of a time to first token; `handoff` is None if it stayed on the prefilling worker."""
@@ -188,34 +171,52 @@ class Metrics:
         for each in per_token:
             self._times["request_time_per_output_token_seconds"].observe(each)
 
-    def connection_closed(self, reason: str) -> None:
-        self._counts["closed_connections"].labels(reason).inc()
-
-    def placed(self, prefill_at: PrefillAt) -> None:
-        self._counts["placements"].labels(prefill_at).inc()
-
-    def late_item(self) -> None:
-        self._counts["late_items"].inc()
-
-    def redispatched(self, reason: str) -> None:
-        self._counts["redispatches"].labels(reason).inc()
-
-    def migrated(self, reason: MigrationReason) -> None:
-        self._counts["migrations"].labels(reason).inc()
-
-    def bad_frame(self, worker: str) -> None:
-        self._counts["bad_frames"].labels(worker).inc()
-
-    def unknown_kind(self, worker: str) -> None:
-        self._counts["unknown_frames"].labels(worker).inc()
-
-    def foreign(self, worker: str) -> None:
-        self._counts["foreign_workers"].labels(worker).inc()
-
-    def token_refused(self, by: str) -> None:
-        """Counts a refused token: by a worker, of this gateway; or by this gateway, of a caller at its control port."""
-        self._counts["refused_tokens"].labels(by).inc()
-
     def handed_over(self, report: HandoffReport) -> None:
         self._times["handoff_seconds"].observe(report.seconds)
         self._times["handoff_boundary_seconds"].observe(report.boundary)
+
+    def _gauges(self) -> Mapping[str, tuple[str, float]]:
+        """Returns help text and value by name."""
+        text = "1 while the file with API keys cannot be read, and earlier ones stay in force"
+        stored, size = (self._responses.responses, self._responses.used) if self._responses else (0, 0)
+        values: dict[str, tuple[str, float]] = {
+            "api_keys_invalid": (text, bool(self._clients.problem)),
+            "tls_certificate_invalid": (_UNREADABLE, bool(self._certificate and self._certificate.problem)),
+            "internal_tls_invalid": (_UNREADABLE, bool(self._internal_tls and self._internal_tls.problem)),
+            "stored_responses": ("Responses that are stored", stored),
+            "stored_response_bytes": ("Bytes that they take", size),
+            "held_requests": ("Requests without a token that no worker has", self._demand.held_requests),
+            "held_tokens": ("Their prompt tokens that no cache covers", self._demand.held_tokens),
+        }
+        if self._index is not None:
+            values["kv_index_blocks"] = ("Distinct blocks in the KV index", self._index.blocks)
+            values["kv_index_max_blocks"] = ("Most blocks it may hold", self._index.max_blocks)
+        return values
+
+    def _counters(self) -> Mapping[str, tuple[str, float]]:
+        evicted = self._responses.evicted if self._responses else 0
+        values: dict[str, tuple[str, float]] = {
+            "unauthenticated_requests": ("Requests refused without a known API key", self._clients.refused),
+            "stored_responses_evicted": ("Responses dropped early for lack of room", evicted),
+            "output_tokens": ("Tokens accepted for clients", self.output_tokens),
+            "prompt_tokens_cached": ("Prompt tokens that a worker's prefix cache held", self._cached),
+        }
+        if self._index is not None:
+            values["kv_index_evicted_blocks"] = ("Blocks forgotten for newer ones", self._index.evicted)
+            values["kv_index_dropped_blocks"] = ("Blocks of snapshots not taken in", self._index.dropped)
+        return values
+
+
+def _lengths(name: str, text: str, buckets: tuple[LengthBucket, ...]) -> Metric:
+    total = sum(bucket.requests for bucket in buckets)
+    below = [(str(float(most)), float(sum(b.requests for b in buckets if b.least <= most))) for most in LENGTHS]
+    family = HistogramMetricFamily(PREFIX + name, text)
+    family.add_metric([], [*below, ("+Inf", float(total))], float(sum(bucket.tokens for bucket in buckets)))
+    return family
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, count in sorted(values.items()):
+        family.add_metric([key], count)
+    return family

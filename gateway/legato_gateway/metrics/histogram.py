@@ -1,4 +1,4 @@
-"""A histogram and a counter without locks, cheap enough to update for every token.
+"""A histogram without locks, cheap enough to update for every token.
 
 `prometheus_client`'s histogram locks twice and searches the buckets one by one.
 """
@@ -6,7 +6,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
@@ -33,14 +33,3 @@ class UnlockedHistogram(Collector):
             buckets.append((str(bound), float(below)))
         family.add_metric([], buckets, self._sum)
         yield family
-
-
-class UnlockedCounter(Collector):
-    """A counter for the event loop's thread only."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name, self._text = name, text
-        self.value = 0
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._text, value=float(self.value))

@@ -82,7 +82,7 @@ class SubRequestDriver:
         """Takes tokens of one choice. Drops known tokens and tokens of earlier attempts."""
         sub = self._registry.for_choice(item.id, item.choice)
         if sub is None or not sub.listens(worker, item.attempt):
-            self._metrics.late_item()
+            self._metrics.count("late_items")
             return
         if item.choice not in sub.choices:
             self._reject_message(sub, worker, f"{worker} sent tokens of choice {item.choice}")
@@ -105,7 +105,7 @@ class SubRequestDriver:
             self._progressed(sub)
         generation.take(choice, item)
         if len(choice.tokens) > known:
-            self._metrics.output_tokens.value += len(choice.tokens) - known
+            self._metrics.output_tokens += len(choice.tokens) - known
             self._latency.token(generation, choice, known)
         if choice.finish is not None and not generation.ended:
             self._choice_done(sub, choice, by_worker=item.finish is not None)
@@ -117,7 +117,7 @@ class SubRequestDriver:
         sub = self._registry.get(frame.id)
         place = sub.place if sub is not None else None
         if sub is None or place is None or place.attempt != frame.attempt or worker not in place.workers:
-            self._metrics.late_item()
+            self._metrics.count("late_items")
             return
         scores = sub.generation.scores
         wrong = "logprobs that were not requested" if scores is None else scores.take(frame.start, frame.logprobs)
@@ -302,7 +302,7 @@ class SubRequestDriver:
         self.step(sub, E.WORKER_LOST)
 
     def _count_retry(self, code: str) -> None:
-        self._metrics.redispatched(code)
+        self._metrics.count("redispatches", code)
         if code not in retry.NO_ROOM_CODES:
             self._demand.retried(code, self._timers.time())
 
@@ -345,7 +345,7 @@ class SubRequestDriver:
             sub.kv_revision = worker.hello.kv_revision
             sub.adapter_digest = self._dispatcher.digest(sub, worker.hello)
         self._registry.place(sub, outcome)
-        self._metrics.placed(outcome.prefill_at)
+        self._metrics.count("placements", outcome.prefill_at)
         sub.generation.timing.placed(outcome.attempt, bool(outcome.prefill))
         self.step(sub, E.PLACED)
         return True
@@ -385,7 +385,7 @@ class SubRequestDriver:
         record = sub.generation.route
         record.decode, record.attempt = place.decode, max(record.attempt, place.attempt)
         record.add_workers(place.decode)
-        self._metrics.migrated(place.migrates)
+        self._metrics.count("migrations", place.migrates)
 
     def _cancel_target(self, sub: SubRequest) -> None:
         """It stays at its source, under the old attempt."""

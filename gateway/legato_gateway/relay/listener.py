@@ -53,7 +53,7 @@ class WorkerListener:
             self._driver.lost(worker, f"{worker} was replaced", died=True)
         if known.foreign:
             _log.warning("%s gets no requests: %s", worker, known.problem)
-            self._metrics.foreign(worker)
+            self._metrics.count("foreign_workers", worker)
         if not continues:
             self._index.expect(worker, hello.epoch)
             self._snapshots.request_snapshot(worker)
@@ -122,13 +122,13 @@ class WorkerListener:
             self._index.expect(worker, known.epoch)
 
     def bad_frame(self, worker: str, reason: str) -> None:
-        self._metrics.bad_frame(worker)
+        self._metrics.count("bad_frames", worker)
 
     def unknown_kind(self, worker: str, reason: str) -> None:
-        self._metrics.unknown_kind(worker)
+        self._metrics.count("unknown_frames", worker)
 
     def refused(self, worker: str, path: str) -> None:
-        self._metrics.token_refused("worker")
+        self._metrics.count("refused_tokens", "worker")
         if line := self._refusals.note(f"{worker} refuses the service's token as this gateway knows it, at {path}"):
             _log.warning(line)
 
