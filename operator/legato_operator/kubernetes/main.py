@@ -17,14 +17,14 @@ from legato_operator.controller import Controller, Reconciles, Retries, service_
 from legato_operator.errors import ClusterError, NotLeading
 from legato_operator.kubernetes import health
 from legato_operator.kubernetes.cache.cluster import CachedCluster
-from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.cache.known_objects import WatchedStore
 from legato_operator.kubernetes.client import connection
 from legato_operator.kubernetes.client.api import READ_TIMEOUT, KubernetesCluster
 from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leases import claims as namespace_claims
 from legato_operator.kubernetes.leases.claims import ClaimedPasses, NamespaceClaims
-from legato_operator.kubernetes.leases.leader import Leader, LedCluster
+from legato_operator.kubernetes.leases.leader import Leader
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
@@ -157,9 +157,9 @@ class _Process:
         )
         release = f"{settings.lease_namespace}/{settings.lease_name}"
         self._claims = NamespaceClaims(clients.leases, release, timings.claims)
-        self._cached = CachedCluster(cluster, self._store, LABELLED)
-        self._led = LedCluster(self._cached, self._leader, self._claims.holds)
-        self._anywhere = LedCluster(cluster, self._leader)  # also writes in namespaces of other releases
+        led = cluster.guarded(lambda namespace: self._leader.check(namespace, self._claims.holds))
+        self._led = CachedCluster(led, self._store, LABELLED)
+        self._anywhere = cluster.guarded(self._leader.check)  # also writes in namespaces of other releases
         self._events = Events(self._anywhere, settings.identity)
         self._gateways = HttpGateways(clients.session)
         self._waker = DemandWaker(self._gateways, SystemClock())
@@ -290,7 +290,7 @@ class _Process:
     def _changed(self, item: Object, gone: bool) -> None:
         self._store.report(item, gone)
         if gone and labels_of(item).get(names.LABEL_ROLE) == common.TOKEN:  # the Secret of this name was deleted, too
-            self._cached.forget(Ref("Secret", ref_of(item).namespace, ref_of(item).name))
+            self._led.forget(Ref("Secret", ref_of(item).namespace, ref_of(item).name))
         self._wake(item)
 
     def _wake(self, item: Object) -> None:

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from legato_operator.cluster import Object, ObjectList
 from legato_operator.errors import ClusterError
-from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.cache.known_objects import WatchedStore
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_protocol import names
 
 AUDIT_SECONDS = 30.0
@@ -16,12 +16,6 @@ PASS_SECONDS = 300.0  # after which a pass counts as stuck
 DEAF_AUDITS = 3  # failed audits in a row, despite restarted watches, after which the process should be replaced
 SOUND_AUDITS = 2  # passed audits in a row after which the store is trusted
 log = logging.getLogger(__name__)
-
-
-class Lists(Protocol):
-    async def list_metadata(
-        self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None
-    ) -> ObjectList: ...
 
 
 @dataclass(frozen=True)
@@ -41,13 +35,13 @@ class Watchdog:
 
     def __init__(
         self,
-        lists: Lists,
+        cluster: KubernetesCluster,
         namespaces: tuple[str, ...],
         store: WatchedStore,
         reactions: Reactions,
         longest_pass: Callable[[], float],
     ) -> None:
-        self._lists = lists
+        self._cluster = cluster
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._store = store
         self._reactions = reactions
@@ -94,6 +88,6 @@ class Watchdog:
 
     async def _list(self, kind: str) -> ObjectList:
         labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # any value
-        lists = [await self._lists.list_metadata(kind, namespace, labels) for namespace in self._namespaces]
+        lists = [await self._cluster.list_metadata(kind, namespace, labels) for namespace in self._namespaces]
         items = tuple(item for listing in lists for item in listing.items)
         return ObjectList(items, min(listing.version for listing in lists))

@@ -8,7 +8,7 @@ import pytest
 from legato_operator.cluster import Ref
 from legato_operator.errors import ObjectNotFound
 from legato_operator.kubernetes.cache.cluster import CACHED_SECONDS, CachedCluster
-from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.cache.known_objects import WatchedStore
 from legato_operator.local.store import Store as LocalStore
 
 MINE = {"serving.legato.dev/service": "demo"}

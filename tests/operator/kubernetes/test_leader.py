@@ -1,14 +1,14 @@
 """The Lease on a real API server: never two leaders, whatever they do at the same time."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 import waiting
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import NotLeading, Unavailable
-from legato_operator.kubernetes.leases.leader import Leader, LedCluster
+from legato_operator.kubernetes.client.api import KubernetesCluster
+from legato_operator.kubernetes.leases.leader import Leader
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE
 
@@ -90,9 +90,11 @@ async def test_fault_of_the_work_is_raised_and_the_lease_given_back(s):
 
 @pytest.mark.parametrize(("leads", "claims", "error"), [(False, True, NotLeading), (True, False, Unavailable)])
 async def test_nothing_is_written_without_the_lease_and_the_namespaces_claim(leads, claims, error):
-    led = LedCluster(None, SimpleNamespace(holds=lambda: leads), lambda namespace: claims)
+    leader = Leader(None, "default", "one")
+    leader.holds = lambda: leads
+    led = KubernetesCluster(None).guarded(lambda namespace: leader.check(namespace, lambda _: claims))
     ref = Ref("ConfigMap", "default", "a")
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
-    for write in (led.create(item, "m"), led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
+    for write in (led.create(item, "m"), led.apply(item, "m"), led.patch_status(ref, {"x": 1}), led.delete(ref)):
         with pytest.raises(error):
             await write

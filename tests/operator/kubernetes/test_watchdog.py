@@ -6,7 +6,7 @@ import pytest
 
 from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
-from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.cache.known_objects import WatchedStore
 from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Reactions, Watchdog
 
 AUDITED = ("InferenceService", "Pod")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from legato_operator.cluster import Object, ObjectList, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ObjectNotFound
-from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.cache.known_objects import WatchedStore
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_protocol import names
 

@@ -1,11 +1,11 @@
-"""A cache of the objects of one kind, fed by watches, lists and the operator's own writes.
+"""Caches of the watched kinds, fed by watches, lists and the operator's own writes.
 
 kopf's indexes follow its watches only: they lack the operator's own writes, which the next pass must see, and changes
 that a dead watch missed.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +177,36 @@ class KnownObjects:
         """Raises AssertionError if the index does not match the objects."""
         groups = {(group, key) for key, known in self._objects.items() for group in _groups(known.item)}
         assert groups == {(group, key) for group, keys in self._members.items() for key in keys}
+
+
+class WatchedStore:
+    """The watched kinds, used only while audits find that watches report every change. Belongs to one event loop."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self.known: Mapping[str, KnownObjects] = {kind: KnownObjects() for kind in kinds}
+        self.trusted = False  # True if watches report every change
+
+    def report(self, item: Object, gone: bool) -> None:
+        """Stores an object that a watch reported, or removes it if it is gone."""
+        self.known[item["kind"]].report(item, gone)
+
+    def audit(self, kind: str, listing: ObjectList) -> Missed:
+        """Returns the changes that watches missed, given a list of all objects of a kind."""
+        return self.known[kind].audit(listing)
+
+    def trust(self, watches: bool) -> None:
+        """Sets if watches report every change, according to an audit."""
+        self.trusted = watches
+
+    def forget(self) -> None:
+        """Clears the caches, because watches restart."""
+        self.trusted = False
+        for known in self.known.values():
+            known.forget()
+
+    def is_current(self, kind: str) -> bool:
+        """True if the cache of a kind is current, except for events in transit."""
+        return self.trusted and kind in self.known
 
 
 def _groups(item: Object) -> Iterable[Key]:

@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import copy
 import http.client
 import json
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import urllib3
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from legato_operator.cluster import Object, ObjectList, Ref
+from legato_operator.cluster import Object, ObjectList, Ref, ref_of
 from legato_operator.errors import (
     ClusterError,
     Conflict,
@@ -37,6 +39,7 @@ _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
+_STATUS = "/status"
 _POSTED = ("Pod", "Event", "Lease")  # kinds whose fields are never dropped later: a POST costs the server half
 _NONE_YET = "1"  # a resource version that no object has: an apply with it can only create an object
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -52,8 +55,27 @@ _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
 
-def _uncounted(_verb: str, _kind: str, _outcome: str) -> None:
-    return
+@dataclass(frozen=True)
+class _Call:
+    """One call of the API; `verb` is its name in metrics."""
+
+    verb: str
+    method: str
+    ref: Ref  # without a name for all objects of a namespace, without a namespace for all of a cluster
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    content_type: str = _JSON
+    accept: str = _JSON
+    part: str = ""  # of the object, such as its status
+
+    @property
+    def target(self) -> str:
+        path = kinds.path(self.ref.kind, self.ref.namespace, self.ref.name) + self.part
+        return f"{path}?{urllib.parse.urlencode(self.query)}" if self.query else path
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET" and "dryRun" not in self.query
 
 
 class KubernetesCluster:
@@ -62,7 +84,7 @@ class KubernetesCluster:
     def __init__(
         self,
         client: ApiClient,
-        count: Count = _uncounted,
+        count: Count = lambda verb, kind, outcome: None,
         threads: int = THREADS,
         read_timeout: float = READ_TIMEOUT,
         throttle: Throttle | None = None,
@@ -72,64 +94,66 @@ class KubernetesCluster:
         self._count = count
         self._read_timeout = read_timeout
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes-api")
+        self._may_write: Callable[[str], None] = lambda namespace: None
+
+    def guarded(self, may_write: Callable[[str], None]) -> "KubernetesCluster":
+        """Returns the same cluster, with a check of the namespace before each write is sent, which may raise."""
+        guarded = copy.copy(self)
+        guarded._may_write = may_write
+        return guarded
 
     def close(self) -> None:
         """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, ref: Ref) -> Object:
-        return await self._call("get", ref.kind, "GET", kinds.path(ref.kind, ref.namespace, ref.name))
+        return await self._call(_Call("get", "GET", ref))
 
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
-        return await self._list("list", kind, namespace, labels, about=about)
+        return await self._list(_Call("list", "GET", Ref(kind, namespace or "", "")), labels, about)
 
     async def list_metadata(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
         """Lists objects with only their metadata, which is much smaller."""
-        return await self._list("list_metadata", kind, namespace, labels, _METADATA)
+        return await self._list(_Call("list_metadata", "GET", Ref(kind, namespace or "", ""), accept=_METADATA), labels)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
-        path = _path(item)
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
+        call = _Call("apply", "PATCH", ref_of(item), query, item, _APPLY)
         try:
-            return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+            return await self._call(call)
         except Invalid as contradiction:
             if not force:
                 raise
-            await self._overwrite(item, path, manager, contradiction)
-        return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+            await self._overwrite(item, manager, contradiction)
+        return await self._call(call)
 
     async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
         query = {"fieldManager": "check", "fieldValidation": "Strict", "dryRun": "All"}
-        kind = item["kind"]
-        if posted:
-            try:
-                await self._call("check", kind, "POST", kinds.path(kind, item["metadata"]["namespace"]), query, item)
-                return
-            except Invalid:
-                await self._check_applied(item, query)  # its error names more of the refused fields
-                raise
-        await self._check_applied(item, query)
+        applied = _Call("check", "PATCH", ref_of(item), {**query, "force": "true"}, item, _APPLY)
+        try:
+            await self._call(_Call("check", "POST", _collection(item), query, item) if posted else applied)
+        except Invalid:
+            if posted:
+                await self._call(applied)  # its error names more of the refused fields
+            raise
 
-    async def _check_applied(self, item: Mapping[str, Any], query: Mapping[str, str]) -> None:
-        await self._call("check", item["kind"], "PATCH", _path(item), {**query, "force": "true"}, item, _APPLY)
-
-    async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
+    async def _overwrite(self, item: Mapping[str, Any], manager: str, contradiction: Invalid) -> None:
         """Sets the given fields and whole lists; if that is not enough, replaces the spec.
 
         Apply merges lists by keys, so it would duplicate an entry whose key somebody edited. Somebody may also have set
         a field that excludes one of the given fields.
         """
-        query = {"fieldManager": manager}
+        ref, query = ref_of(item), {"fieldManager": manager}
         try:
             try:
-                await self._call("merge", item["kind"], "PATCH", path, query, item, _MERGE)
+                await self._call(_Call("merge", "PATCH", ref, query, item, _MERGE))
             except Invalid:  # also a patch: the operator has no permission to update
                 spec = [{"op": "replace", "path": "/spec", "value": item["spec"]}]
-                await self._call("replace", item["kind"], "PATCH", path, query, spec, _JSON_PATCH)
+                await self._call(_Call("replace", "PATCH", ref, query, spec, _JSON_PATCH))
         except (Invalid, ObjectNotFound, KeyError):
             raise contradiction from None
 
@@ -138,17 +162,15 @@ class KubernetesCluster:
 
         The sender of a POST owns the fields by another operation, so that a later apply could not drop them.
         """
-        kind, metadata = item["kind"], item["metadata"]
         query = {"fieldManager": manager, "fieldValidation": "Strict"}
-        if kind in _POSTED:
-            return await self._call("create", kind, "POST", kinds.path(kind, metadata["namespace"]), query, item)
-        fresh = {**item, "metadata": {**metadata, "resourceVersion": _NONE_YET}}
-        return await self._call("create", kind, "PATCH", _path(item), query, fresh, _APPLY)
+        if item["kind"] in _POSTED:
+            return await self._call(_Call("create", "POST", _collection(item), query, item))
+        fresh = {**item, "metadata": {**item["metadata"], "resourceVersion": _NONE_YET}}
+        return await self._call(_Call("create", "PATCH", ref_of(item), query, fresh, _APPLY))
 
     async def replace(self, item: Mapping[str, Any]) -> Object:
         """Replaces an object. Raises Conflict if its `resourceVersion` is not the one in `item`, and ObjectNotFound."""
-        path = kinds.path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
-        return await self._call("replace", item["kind"], "PUT", path, {}, item)
+        return await self._call(_Call("replace", "PUT", ref_of(item), body=item))
 
     async def patch_status(
         self, ref: Ref, status: Mapping[str, Any], uid: str | None = None, first: bool = False
@@ -157,14 +179,12 @@ class KubernetesCluster:
 
         If the API server refuses the patch, the status is read and replaced: the error does not name the refused part.
         """
-        path = f"{kinds.path(ref.kind, ref.namespace, ref.name)}/status"
         if status:
             with contextlib.suppress(Invalid):
                 changes = _changes(status, uid, first)
-                return await self._call("status", ref.kind, "PATCH", path, {}, changes, _JSON_PATCH)
-        return await self._replace_status(ref, path, status, uid)
-
-    async def _replace_status(self, ref: Ref, path: str, status: Mapping[str, Any], uid: str | None) -> Object:
+                return await self._call(
+                    _Call("status", "PATCH", ref, body=changes, content_type=_JSON_PATCH, part=_STATUS)
+                )
         stored = await self.get(ref)
         if uid is not None and stored["metadata"]["uid"] != uid:
             raise Conflict(f"{ref} is not the object with uid {uid}")
@@ -172,7 +192,7 @@ class KubernetesCluster:
         after = {key: value for key, value in merged.items() if value is not None}
         if after == stored.get("status", {}):
             return stored
-        return await self._call("status", ref.kind, "PUT", path, {}, {**stored, "status": after})
+        return await self._call(_Call("status", "PUT", ref, body={**stored, "status": after}, part=_STATUS))
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         await self.request_deletion(ref, uid)
@@ -181,16 +201,13 @@ class KubernetesCluster:
         """Requests a deletion. Returns the object if it is deleted later, or None if it was deleted immediately."""
         options = {"preconditions": {"uid": uid}} if uid is not None else {}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **options}
-        left = await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
+        left = await self._call(_Call("delete", "DELETE", ref, body=body))
         return left if left["kind"] == ref.kind and _is_kept(left) else None
 
     async def _list(
         self,
-        verb: str,
-        kind: str,
-        namespace: str | None,
+        call: _Call,
         labels: Mapping[str, str] | None,
-        accept: str = _JSON,
         about: str = "",
     ) -> ObjectList:
         query = {"limit": str(PAGE)}
@@ -200,70 +217,52 @@ class KubernetesCluster:
             query["labelSelector"] = _selector(labels)
         items: list[Object] = []
         while True:
-            page = await self._call(verb, kind, "GET", kinds.path(kind, namespace), query, accept=accept)
-            types = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # absent in the items of a list
+            page = await self._call(replace(call, query=query))
+            types = {
+                "apiVersion": kinds.KINDS[call.ref.kind].api_version,
+                "kind": call.ref.kind,
+            }  # a list's items lack them
             items += [item | types for item in page["items"] or ()]
             following = page["metadata"].get("continue")
             if not following:
                 return ObjectList(tuple(items), int(page["metadata"]["resourceVersion"]))
             query["continue"] = following
 
-    async def _call(
-        self,
-        verb: str,
-        kind: str,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        content_type: str = _JSON,
-        accept: str = _JSON,
-    ) -> Object:
-        def run() -> Object:
-            with _mapped():
-                response = self._request(method, path, query or {}, body, content_type, accept)
-                answer: Object = json.loads(response.read())
-                return answer
-
+    async def _call(self, call: _Call) -> Object:
         for _ in range(TRIES - 1):
             with contextlib.suppress(Throttled):
-                return await self._once(verb, kind, run)
-        return await self._once(verb, kind, run)
+                return await self._once(call)
+        return await self._once(call)
 
-    async def _once(self, verb: str, kind: str, run: Callable[[], Object]) -> Object:
+    async def _once(self, call: _Call) -> Object:
         """Runs a call once. Throttled is raised only after the pause that the server requested."""
         await self._throttle.wait_open()
+        if call.writes:
+            self._may_write(call.ref.namespace)
         try:
-            answer = await self._in_thread(run)
+            answer = await self._in_thread(lambda: self._answer(call))
         except ClusterError as error:
-            self._count(verb, kind, type(error).__name__)
+            self._count(call.verb, call.ref.kind, type(error).__name__)
             if isinstance(error, Throttled):
                 await self._throttle.pause(error.seconds)
             raise
-        self._count(verb, kind, "OK")
+        self._count(call.verb, call.ref.kind, "OK")
         return answer
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        content_type: str = _JSON,
-        accept: str = _JSON,
-    ) -> Any:
-        """Returns the client's unread response. Raises ClusterError."""
-        headers = {"Accept": accept, "Content-Type": content_type}
-        target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
-        call = self._client.param_serialize(
-            method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
-        response: Any = self._client.call_api(*call, _request_timeout=(CONNECT_TIMEOUT, self._read_timeout))
-        if response.status == 429:
-            raise Throttled(f"429: {_message(response.read())}", retry_after(response.headers))
-        if response.status >= 300:
-            raise _error(response.status, _message(response.read()), writing=method != "GET")
-        return response
+    def _answer(self, call: _Call) -> Object:
+        """Raises ClusterError."""
+        headers = {"Accept": call.accept, "Content-Type": call.content_type}
+        with _mapped():
+            request = self._client.param_serialize(
+                call.method, call.target, header_params=headers, body=call.body, auth_settings=["BearerToken"]
+            )
+            response: Any = self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT, self._read_timeout))
+            if response.status == 429:
+                raise Throttled(f"429: {_message(response.read())}", retry_after(response.headers))
+            if response.status >= 300:
+                raise _error(response.status, _message(response.read()), writing=call.method != "GET")
+            answer: Object = json.loads(response.read())
+            return answer
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         """Runs work in a thread. A cancelled task waits for a call that was sent: nothing is written after its end."""
@@ -295,9 +294,8 @@ def _mapped() -> Iterator[None]:
         raise Unavailable(f"the API server cannot be asked: {error}") from None
 
 
-def _path(item: Mapping[str, Any]) -> str:
-    metadata = item["metadata"]
-    return kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
+def _collection(item: Mapping[str, Any]) -> Ref:
+    return replace(ref_of(item), name="")
 
 
 def _changes(status: Mapping[str, Any], uid: str | None, first: bool) -> list[dict[str, Any]]:

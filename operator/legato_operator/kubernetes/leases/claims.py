@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from legato_operator.cluster import Cluster, Object, Ref, uid_of
 from legato_operator.controller import Reconciles
 from legato_operator.errors import ObjectNotFound, Unavailable
-from legato_operator.kubernetes.leases.lease import Claim, Leases, Terms
+from legato_operator.kubernetes.client.api import KubernetesCluster
+from legato_operator.kubernetes.leases.lease import Claim, Terms
 from legato_operator.observing.observe import list_known
 from legato_operator.recorder import Recorder
 from legato_protocol import names
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 class NamespaceClaims:
     """The claims of `release`. Belongs to one event loop."""
 
-    def __init__(self, leases: Leases, release: str, terms: Terms = TERMS) -> None:
+    def __init__(self, leases: KubernetesCluster, release: str, terms: Terms = TERMS) -> None:
         self._leases = leases
         self._release = release
         self._terms = terms

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from legato_operator.cluster import Cluster, Object, ObjectList, Ref, ref_of
+from legato_operator.cluster import Ref
 from legato_operator.errors import NotLeading, Unavailable
-from legato_operator.kubernetes.leases.lease import Claim, Leases, Terms
+from legato_operator.kubernetes.client.api import KubernetesCluster
+from legato_operator.kubernetes.leases.lease import Claim, Terms
 from legato_operator.kubernetes.settings import LEASE
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ class Leader:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: KubernetesCluster,
         namespace: str,
         identity: str,
         terms: Terms | None = None,
@@ -34,6 +34,13 @@ class Leader:
     def holds(self) -> bool:
         """True if this replica may write now."""
         return self._claim.left() > 0
+
+    def check(self, namespace: str, claimed: Callable[[str], bool] = lambda namespace: True) -> None:
+        """Raises NotLeading, or Unavailable for a namespace, because this release may claim it again soon."""
+        if not self.holds():
+            raise NotLeading("another replica may be the leader by now")
+        if not claimed(namespace):
+            raise Unavailable(f"another release may manage namespace {namespace} by now")
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` while the Lease is held, and cancels it when the Lease is lost. Releases it when cancelled.
@@ -61,53 +68,6 @@ class Leader:
             await asyncio.wait((working,))
         if not working.cancelled():
             working.result()
-
-
-class LedCluster:
-    """A `Cluster` that only writes while the Lease is held, and in namespaces for which `may_write` is true.
-
-    Raises NotLeading, or Unavailable for a namespace, because this release may claim it again soon.
-    """
-
-    def __init__(
-        self, cluster: Cluster, leader: Leader, may_write: Callable[[str], bool] = lambda namespace: True
-    ) -> None:
-        self._cluster = cluster
-        self._leader = leader
-        self._may_write = may_write
-
-    async def get(self, ref: Ref) -> Object:
-        return await self._cluster.get(ref)
-
-    async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
-    ) -> ObjectList:
-        return await self._cluster.list(kind, namespace, labels, about)
-
-    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
-        self._check(ref_of(item).namespace)
-        return await self._cluster.create(item, manager)
-
-    async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
-        self._check(ref_of(item).namespace)
-        return await self._cluster.apply(item, manager, force)
-
-    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
-        await self._cluster.check(item, posted)
-
-    async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
-        self._check(ref.namespace)
-        return await self._cluster.patch_status(ref, status, uid)
-
-    async def delete(self, ref: Ref, uid: str | None = None) -> None:
-        self._check(ref.namespace)
-        await self._cluster.delete(ref, uid)
-
-    def _check(self, namespace: str) -> None:
-        if not self._leader.holds():
-            raise NotLeading("another replica may be the leader by now")
-        if not self._may_write(namespace):
-            raise Unavailable(f"another release may manage namespace {namespace} by now")
 
 
 async def _without_leadership_errors(work: Callable[[], Awaitable[None]]) -> None:

@@ -2,6 +2,7 @@
 
 Clocks of two machines are never compared: a Lease has expired once it was seen unrenewed for its whole duration.
 kopf's peering compares them, needs its own CRD, and does not refuse the writes of a replica that was paused meanwhile.
+The client's `leaderelection` blocks a thread, knows neither owners nor releases, and refuses no writes either.
 """
 
 import asyncio
@@ -11,27 +12,16 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from legato_operator.cluster import Object, Ref, uid_of
+from legato_operator.cluster import Ref, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, ObjectNotFound
 from legato_operator.kubernetes.client import kinds
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.manifests import common
 
 _ENDING = "because it is being terminated"  # in the API server's error for a terminating namespace
 log = logging.getLogger(__name__)
-
-
-class Leases(Protocol):
-    """Calls for Leases, whose writes only succeed for the version that was read."""
-
-    async def get(self, ref: Ref) -> Object: ...
-
-    async def create(self, item: Mapping[str, Any], manager: str) -> Object: ...
-
-    async def replace(self, item: Mapping[str, Any]) -> Object: ...
-
-    async def delete(self, ref: Ref, uid: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Claim:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: KubernetesCluster,
         ref: Ref,
         holder: str,
         terms: Terms,
