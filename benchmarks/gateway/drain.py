@@ -10,20 +10,15 @@ while the worker drains and nobody has room for its sequences, and while these a
 import argparse
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-from streams import TOKEN, cpu, pin_away, port_of, word, write_request
+import processes
+from processes import COMPLETIONS, completion, cpu
 
-from legato_cli.models.model import resolve
 from legato_gateway.testing.fake_engine import Fabric
 from legato_gateway.testing.fake_worker import FakeWorker
-from legato_protocol.model_files import model_digest
 
 MANY = 10_000  # sequences
 
@@ -36,23 +31,30 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.1, help="seconds per step of a worker")
     parser.add_argument("--heartbeat", type=float, default=0.05, help="seconds between a worker's load reports")
     parser.add_argument("--window", type=float, default=8.0, help="seconds of each measurement")
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
+    parser.add_argument("--model", default=processes.MODEL)
     parser.add_argument("--source", help="PYTHONPATH of the gateway, to measure another checkout")
     parser.add_argument("--role", choices=("all", "workers"), default="all", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role == "workers":
         asyncio.run(_workers(args))
         return
-    pin_away()
-    with tempfile.TemporaryDirectory() as folder, _started(args, Path(folder)) as (script, gateway, port):
-        asyncio.run(_measure(args, script, gateway, port))
+    core, options = processes.pin_away(), ("pace", "model", "workers", "heartbeat")
+    own = ("--role", "workers", *(f"--{name}={getattr(args, name)}" for name in options))
+    with (
+        processes.scripted(__file__, *own) as (workers, addresses),
+        processes.gateway(addresses, args.model, "--max-length", "100000", core=core, source=args.source or "") as (
+            gateway,
+            ports,
+        ),
+    ):
+        asyncio.run(_measure(args, Script(workers), gateway.pid, ports["http"]))
 
 
 async def _workers(args: argparse.Namespace) -> None:
     """Runs all workers. Each line read is a stage of the script: `spread`, `full`, `drain`, `room`."""
-    digest, fabric = model_digest.digest(resolve(args.model, print)), Fabric()
+    digest, fabric = processes.digest_of(args.model), Fabric()
     times = {"pace": args.pace, "heartbeat": args.heartbeat}
-    options = {"fabric": fabric, "token": TOKEN, "tokens": word, "model": digest, **times}
+    options = {"fabric": fabric, "token": processes.TOKEN, "tokens": processes.word, "model": digest, **times}
     workers = [FakeWorker(f"u{i}", credits=0 if i else MANY, **options) for i in range(args.workers)]
     first, others = workers[0], workers[1:]
     async with contextlib.AsyncExitStack() as stack:
@@ -71,29 +73,6 @@ async def _workers(args: argparse.Namespace) -> None:
                 await first.drain()
             elif command == "left":
                 print(len(first.engine.jobs), flush=True)
-
-
-@contextlib.contextmanager
-def _started(args: argparse.Namespace, folder: Path) -> Iterator[tuple["Script", int, int]]:
-    """The workers, the gateway's process and its port."""
-    core = str(min(os.sched_getaffinity(os.getppid())))
-    command = [sys.executable, __file__, "--role", "workers", "--pace", str(args.pace), "--model", args.model]
-    command += ["--workers", str(args.workers), "--heartbeat", str(args.heartbeat)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as workers:
-        script = Script(workers)
-        announced = folder / "announced"
-        command = ["taskset", "-c", core, sys.executable, "-m", "legato_cli.main", "gateway", "--port", "0"]
-        command += ["--announce", str(announced), "--model", args.model]
-        command += ["--served-name", "m", "--max-length", "100000"]
-        for number, address in enumerate(script.read().split()):
-            command += ["--worker", f"u{number}={address}"]
-        source = {"PYTHONPATH": args.source} if args.source else {}
-        with subprocess.Popen(command, env=os.environ | {"LEGATO_TOKEN": TOKEN} | source) as gateway:
-            try:
-                yield script, gateway.pid, port_of(announced, gateway)
-            finally:
-                gateway.terminate()
-        workers.communicate()
 
 
 class Script:
@@ -135,7 +114,7 @@ class Clients:
             await asyncio.sleep(0.05)
 
     async def _read(self) -> None:
-        reader, writer = await write_request(self._port, 50_000)
+        reader, writer = await processes.send(self._port, COMPLETIONS, completion(50_000))
         try:
             first = True
             while data := await reader.read(65536):

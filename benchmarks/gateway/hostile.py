@@ -16,17 +16,15 @@ import asyncio
 import itertools
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
 import large_bodies
+import processes
 import psutil
-from bodies import SMALL, TOKEN, _forget_peak, _memory, _port, _post
+from processes import COMPLETIONS, completion, post
 
 WHOLE = 8 << 20
 SHAPES = (
@@ -50,7 +48,7 @@ def main() -> None:
     parser.add_argument("--bodies", type=int, default=50, help="concurrent bodies of 8 MiB (50)")
     parser.add_argument("--requests", type=int, default=500, help="normal requests in each phase (500)")
     parser.add_argument("--last", type=float, default=45.0, help="seconds that the second phase takes at least (45)")
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
+    parser.add_argument("--model", default=processes.MODEL)
     parser.add_argument("--role", choices=("all", "clients", "bodies"), default="all", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -58,29 +56,15 @@ def main() -> None:
         os.nice(5)
         asyncio.run(_clients(args) if args.role == "clients" else _whole_bodies(args))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        _measure(args, Path(folder))
-
-
-def _measure(args: argparse.Namespace, folder: Path) -> None:
     os.sched_setaffinity(0, {1})
-    worker_file = Path(__file__).with_name("bodies.py")
-    command = [sys.executable, str(worker_file), "--role", "worker", "--model", args.model]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
-        assert worker.stdout is not None
-        address = worker.stdout.readline().strip()
-        announced = folder / "ports"
-        command = ["taskset", "-c", "0", sys.executable, "-m", "legato_cli.main", "gateway", "--port", "0"]
-        command += ["--served-name", "m", "--worker", f"u0={address}", "--model", args.model, "--max-length", "4096"]
-        command += ["--access-log", "Off", "--announce", str(announced)]
-        with subprocess.Popen(command, env=os.environ | {"LEGATO_TOKEN": TOKEN}) as gateway:
-            try:
-                for pid in (os.getpid(), worker.pid):
-                    _put_first(pid)
-                asyncio.run(_phases(args, gateway.pid, _port(announced, gateway)))
-            finally:
-                gateway.kill()
-        worker.communicate()
+    options = ("--max-length", "4096", "--access-log", "Off")
+    with (
+        processes.worker("--model", args.model) as (worker, addresses),
+        processes.gateway(addresses, args.model, *options, core="0") as (gateway, ports),
+    ):
+        for pid in (os.getpid(), worker.pid):
+            _put_first(pid)
+        asyncio.run(_phases(args, gateway.pid, ports["http"]))
 
 
 def _put_first(pid: int) -> None:
@@ -89,16 +73,15 @@ def _put_first(pid: int) -> None:
 
 
 async def _phases(args: argparse.Namespace, gateway: int, port: int) -> None:
-    while b"[DONE]" not in (await _post(port, "/v1/completions", SMALL))[0]:  # noqa: ASYNC110 - another process
-        await asyncio.sleep(0.05)
+    await processes.until_served(port)
     results = {"undisturbed": await _normal(port, args.requests, 0.0)}
     for role, last in {"clients": args.last, "bodies": 0.0}.items():
         before = _together(gateway)
-        _forget_peak(gateway)
+        processes.forget_peak(gateway)
         sampling = asyncio.create_task(_most_memory(gateway))
         results[role] = await _disturbed(args, role, port, last)
         sampling.cancel()
-        peak = f"gateway's own RSS at its peak {_memory(gateway, 'VmHWM') >> 20} MiB"
+        peak = f"gateway's own RSS at its peak {processes.memory(gateway, 'VmHWM') >> 20} MiB"
         print(f"{role}: memory {before >> 20} MiB, at most {max(await sampling, before) >> 20} MiB; {peak}", flush=True)
     for role, (waits, failed) in results.items():
         p50, p90, p99 = (1e3 * waits[int(share * (len(waits) - 1))] for share in (0.5, 0.9, 0.99))
@@ -145,7 +128,7 @@ async def _normal(port: int, count: int, last: float) -> tuple[list[float], int]
     """Seconds to the first token of each request, sorted, and how many had none."""
     waits, failed, start = [], 0, time.perf_counter()
     while len(waits) < count or time.perf_counter() - start < last:
-        answer, seconds = await _post(port, "/v1/completions", SMALL)
+        answer, seconds = await post(port, COMPLETIONS, completion(1))
         waits.append(seconds)
         failed += b"[DONE]" not in answer
         await asyncio.sleep(0.02)
@@ -159,7 +142,7 @@ async def _whole_bodies(args: argparse.Namespace) -> None:
 
     async def client(first: int) -> None:
         for path, body in itertools.cycle(bodies[first % len(bodies) :] + bodies[: first % len(bodies)]):
-            answer, _ = await _post(args.port, path, body)
+            answer, _ = await post(args.port, path, body)
             results[answer[9:12].decode() or "no answer"] += 1
             await asyncio.sleep(PAUSE)
 

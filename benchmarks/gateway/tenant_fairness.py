@@ -13,28 +13,25 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import secrets
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import msgspec
+import processes
 
 from legato_cli.bench.client import Record, complete
 from legato_cli.bench.load import open_loop
 from legato_cli.bench.workload import TokenRange, fixed
 from legato_engine.runner import profile as profiles
 from legato_gateway.clients import api_keys
-from legato_protocol import names
 
 LIGHT, FLOOD = "light", "flood"
 KEYS = {tenant: secrets.token_urlsafe() for tenant in (LIGHT, FLOOD)}
-MODEL, MAX_LENGTH = "builtin:smollm2-135m-instruct", "8192"
+COMMON = ("--model", processes.MODEL, "--max-length", "8192", "--control-port", "0")
 ANSWER = 8  # tokens
 TOKENS = TokenRange()
 
@@ -63,33 +60,14 @@ def started(args: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
         workers = []
         for role in ("prefill", "decode"):
             options = ["--role", role, "--name", role, "--runner", "paced", "--profile", str(profile)]
-            ports = stack.enter_context(running(folder, role, "worker", *options, "--health-port", "0"))
+            _, ports = stack.enter_context(processes.legato("worker", *options, "--health-port", "0", *COMMON))
             workers += ["--worker", f"{role}=127.0.0.1:{ports['control']}"]
         urls = []
-        for name in ("first", "second"):
+        for _ in range(2):
             options = ["--port", "0", "--served-name", "m", "--api-keys-file", str(keys), *workers]
-            ports = stack.enter_context(running(folder, name, "gateway", *options))
+            _, ports = stack.enter_context(processes.legato("gateway", *options, *COMMON))
             urls.append(f"http://127.0.0.1:{ports['http']}")
         yield urls
-
-
-@contextlib.contextmanager
-def running(folder: Path, name: str, command: str, *options: str) -> Iterator[dict[str, int]]:
-    """Starts a process of Legato and waits for its ports."""
-    announced = folder / f"{name}.json"
-    line = [sys.executable, "-m", "legato_cli.main", command, *options, "--model", MODEL, "--max-length", MAX_LENGTH]
-    line += ["--control-port", "0", "--announce", str(announced)]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(line, env=os.environ | {names.ENV_TOKEN: "t"}, stdout=log, stderr=log)
-    try:
-        while not announced.exists():
-            if process.poll() is not None:
-                raise SystemExit(f"{name} ended: {(folder / f'{name}.log').read_text()}")
-            time.sleep(0.05)
-        yield json.loads(announced.read_text())
-    finally:
-        process.terminate()
-        process.wait()
 
 
 async def measure(args: argparse.Namespace, urls: list[str]) -> None:
