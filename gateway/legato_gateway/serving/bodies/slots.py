@@ -24,7 +24,7 @@ ROUNDS = 5  # iterations of the event loop until bytes in the kernel are read; T
 
 
 class LargeBodySlots:
-    """Owner of the slots: `large` of them, and `very_large` for very large bodies."""
+    """Owner of the slots: `large` of them, and `very_large` for very large bodies; first come, first served."""
 
     def __init__(
         self, large: int = LARGE_SLOTS, very_large: int = VERY_LARGE_SLOTS, patience: float = PATIENCE
@@ -32,7 +32,7 @@ class LargeBodySlots:
         """`patience` is in seconds."""
         self.patience = patience
         self.piece = asyncio.Lock()  # one piece of one body per iteration over all connections
-        self._large, self._very_large = _Lane(large), _Lane(very_large)
+        self._large, self._very_large = asyncio.BoundedSemaphore(large), asyncio.BoundedSemaphore(very_large)
 
     @contextmanager
     def body(self) -> Iterator["BodySlot"]:
@@ -43,50 +43,11 @@ class LargeBodySlots:
         finally:
             slot.give_back()
 
-    def lane(self, size: int) -> "_Lane | None":
+    def lane(self, size: int) -> asyncio.BoundedSemaphore | None:
         """Returns the lane for a body of that size, or None if it needs no slot."""
         if size <= SMALL:
             return None
         return self._large if size <= VERY_LARGE else self._very_large
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless the lanes are consistent."""
-        for lane in (self._large, self._very_large):
-            assert len(lane.holders) <= lane.slots, "more slots are taken than exist"
-            wait = [slot for slot, got in lane.waiting.items() if not got.done()]
-            assert not wait or len(lane.holders) == lane.slots, "a body waits for a free slot"
-            assert not lane.holders & set(lane.waiting), "a body has a slot and waits for one"
-
-
-class _Lane:
-    """Owner of a number of slots: first come, first served."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.holders: set[BodySlot] = set()
-        self.waiting: dict[BodySlot, asyncio.Future[None]] = {}  # in order
-
-    async def take(self, slot: "BodySlot") -> None:
-        if len(self.holders) < self.slots:
-            self.holders.add(slot)
-            return
-        got = self.waiting[slot] = asyncio.get_running_loop().create_future()
-        try:
-            await got
-        except asyncio.CancelledError:  # perhaps just after it got the slot
-            self.leave(slot)
-            raise
-
-    def leave(self, slot: "BodySlot") -> None:
-        """Frees the slot, or stops waiting for it."""
-        self.waiting.pop(slot, None)
-        self.holders.discard(slot)
-        while self.waiting and len(self.holders) < self.slots:
-            slot = next(iter(self.waiting))
-            got = self.waiting.pop(slot)
-            if not got.done():  # else it was cancelled
-                self.holders.add(slot)
-                got.set_result(None)
 
 
 class BodySlot:
@@ -94,7 +55,7 @@ class BodySlot:
 
     def __init__(self, slots: LargeBodySlots) -> None:
         self._slots = slots
-        self._lane: _Lane | None = None  # of the slot that it has
+        self._lane: asyncio.BoundedSemaphore | None = None  # of the slot that it has
         self._left = 0.0  # seconds that it may keep waiting for its client
         self._received = 0  # bytes, when it last asked for a slot
         self._lost: asyncio.Handle | None = None
@@ -116,7 +77,7 @@ class BodySlot:
             self._left = min(self._slots.patience, self._left + (received - self._received) / PACE)
         else:
             self.give_back()
-            await lane.take(self)
+            await lane.acquire()
             self._lane, self._left = lane, 0.0
         self._received = received
         async with self._slots.piece:
@@ -125,7 +86,7 @@ class BodySlot:
     def give_back(self) -> None:
         """Frees the slot, if any."""
         if self._lane is not None:
-            self._lane.leave(self)
+            self._lane.release()
             self._lane = None
 
     @contextmanager
