@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic_core
+from msgspec.json import encode
 
 from legato_gateway.anthropic import errors
 from legato_gateway.errors import GatewayError
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.writer import CollectedChoice

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Request
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.http import health
-from legato_gateway.http.health import StatusSource
+from legato_gateway.http.state import State
 from legato_gateway.serving import openapi
 
 VERSION: Final = metadata.version("legato")
 _UNREADY: Final[openapi.Shown] = {503: {"description": "No request can be served; `why` says why"}}
 
 
-def router(status: StatusSource, clients: Clients) -> APIRouter:
+def router(status: State, clients: Clients) -> APIRouter:
     """Returns the routes. `/version` and `/load` require an API key, if there are keys."""
     routes = APIRouter()
 

@@ -19,7 +19,7 @@ from legato_gateway.anthropic import routes as anthropic_routes
 from legato_gateway.client_request_id import EchoRequestId
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.http import about, cors, docs, health, models
-from legato_gateway.http.health import StatusSource
+from legato_gateway.http.state import State
 from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes, tokenization
 from legato_gateway.openai.responses import routes as response_routes
@@ -39,7 +39,7 @@ class Parts:
     """The collaborators of the application. `log_access` is called with an entry for each request."""
 
     serving: ServingContext
-    status: StatusSource
+    status: State
     log_access: Callable[[AccessEntry], None] | None = None
     tracing: "Tracing | None" = None
     responses: ResponseStore | None = None  # None: responses are not stored

@@ -6,6 +6,7 @@ One server serves it and the public port. A connection's port decides which path
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from msgspec.json import encode
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -15,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
 from legato_gateway.http.demand_watch import DemandWatch
-from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire import demand

@@ -3,30 +3,18 @@
 Load balancers use the two probes at the public port. It has no metrics: they name workers and reveal the load.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
+from msgspec.json import encode
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from legato_gateway.json_encoding import encode
+from legato_gateway.http.state import State
 
 
-class StatusSource(Protocol):
-    """The source of the data."""
-
-    def unready(self) -> str | None:
-        """Returns the reason why no worker can serve now, or None."""
-
-    def load(self) -> int:
-        """Returns the number of requests in progress in this gateway, queued ones included."""
-
-    def metrics(self) -> tuple[bytes, str]:
-        """Returns the data of `/metrics`, and its content type."""
-
-
-def create(status: StatusSource) -> Starlette:
+def create(status: State) -> Starlette:
     """Returns the application of the health port."""
 
     async def metrics(_request: Request) -> Response:
@@ -36,7 +24,7 @@ def create(status: StatusSource) -> Starlette:
     return Starlette(routes=[*probes(status), Route("/metrics", metrics)])
 
 
-def probes(status: StatusSource) -> list[Route]:
+def probes(status: State) -> list[Route]:
     """Returns the probes. `/healthz`: this process is alive. `/readyz`: requests are served, or queued for the next
     worker; else 503 with the reason. `/health` and `/ping` answer the same, as in vLLM."""
 

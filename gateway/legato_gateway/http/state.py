@@ -17,7 +17,7 @@ from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 
 class State:
-    """Implements `health.StatusSource` and the data of `/state`. Reads the gateway's parts, and changes nothing."""
+    """The data of probes, `/metrics` and `/state`. Reads the gateway's parts, and changes nothing."""
 
     def __init__(
         self,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from legato_gateway.json_encoding import encode
+from msgspec.json import encode
+
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.openai.sse import NO_EXTRA, ChunkExtra
 from legato_gateway.serving.writer import CollectedChoice

@@ -4,8 +4,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from msgspec.json import encode
+
 from legato_gateway import errors
-from legato_gateway.json_encoding import encode
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.serving.writer import CollectedChoice

@@ -6,9 +6,9 @@ import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec.json import encode
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai import unsupported
 from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId

@@ -1,22 +1,12 @@
 """One choice of a request: its tokens, their text as far as the client may see it, and the finish reason."""
 
 from itertools import takewhile
-from typing import Protocol
 
 from legato_gateway.request import Delta, GenerationRequest, TokenText
-from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
+from legato_gateway.tokenizer.detokenizer import StopStrings
+from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol.sampling.reasoning import ReasoningSpan
 from legato_protocol.wire.stream import TokenItem, TokenLogprobs
-
-
-class ChoiceTokenizer(Protocol):
-    """The part of `tokens.ModelTokenizer` that the relay uses."""
-
-    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
-        """Returns a detokenizer for one choice that also shows these special tokens."""
-
-    def token_bytes(self, id: int) -> bytes:
-        """Returns the token's own bytes."""
 
 
 class _Details:
@@ -24,7 +14,7 @@ class _Details:
 
     __slots__ = ("_detokenizer", "_place", "_tokens", "_vocabulary")
 
-    def __init__(self, vocabulary: ChoiceTokenizer, shown: frozenset[int]) -> None:
+    def __init__(self, vocabulary: ModelTokenizer, shown: frozenset[int]) -> None:
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer(shown)
         self._place = 0
@@ -76,7 +66,7 @@ class OutputChoice:
         "tokens",
     )
 
-    def __init__(self, index: int, request: GenerationRequest, vocabulary: ChoiceTokenizer) -> None:
+    def __init__(self, index: int, request: GenerationRequest, vocabulary: ModelTokenizer) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish: str | None = None

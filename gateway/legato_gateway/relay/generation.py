@@ -7,12 +7,13 @@ from typing import Protocol
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError
 from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.relay.choice import ChoiceTokenizer, OutputChoice
+from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.records.timing import RequestTiming
 from legato_gateway.relay.records.trace import RequestTrace
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
+from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import TokenItem
 
@@ -31,7 +32,7 @@ class RunningGeneration:
     """Implements `request.Generation`. The relay writes to it; the client's handler iterates over it."""
 
     def __init__(
-        self, request: GenerationRequest, vocabulary: ChoiceTokenizer, owner: Owner, buffer_tokens: int
+        self, request: GenerationRequest, vocabulary: ModelTokenizer, owner: Owner, buffer_tokens: int
     ) -> None:
         self.request = request
         self.prompt = pack_tokens(request.prompt)

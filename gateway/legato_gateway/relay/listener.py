@@ -2,23 +2,16 @@
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.driver import SubRequestDriver
+from legato_gateway.workers.links import Links
 from legato_protocol.security.followed_tokens import RefusalLog
 from legato_protocol.wire.kv_events import KVEvent
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Started, Tokens
 
 _log = logging.getLogger(__name__)
-
-
-class Snapshots(Protocol):
-    """Requests snapshots of workers' prefix caches."""
-
-    def request_snapshot(self, worker: str) -> None:
-        """Requests a snapshot if the worker is connected."""
 
 
 class WorkerListener:
@@ -28,7 +21,7 @@ class WorkerListener:
         self,
         context: RelayContext,
         driver: SubRequestDriver,
-        snapshots: Snapshots,
+        links: Links,
         fleet_changed: Callable[[], None],
     ) -> None:
         self._fleet = context.fleet
@@ -36,7 +29,7 @@ class WorkerListener:
         self._admission = context.admission
         self._registry = context.registry
         self._driver = driver
-        self._snapshots = snapshots
+        self._links = links
         self._history = context.history
         self._metrics = context.metrics
         self._refusals = RefusalLog()
@@ -56,7 +49,7 @@ class WorkerListener:
             self._metrics.count("foreign_workers", worker)
         if not continues:
             self._index.expect(worker, hello.epoch)
-            self._snapshots.request_snapshot(worker)
+            self._links.request_snapshot(worker)
         self._fleet_changed()
 
     def received(self, worker: str, frame: FromWorker) -> None:

@@ -26,13 +26,12 @@ from legato_gateway.errors import (
     SlowClient,
     WorkerFailed,
 )
-from legato_gateway.relay.choice import ChoiceTokenizer
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
-from legato_gateway.relay.listener import Snapshots, WorkerListener
+from legato_gateway.relay.listener import WorkerListener
 from legato_gateway.relay.records.latency import LatencyRecorder
 from legato_gateway.relay.records.timing import RequestTiming
 from legato_gateway.relay.records.trace import RequestTracer
@@ -41,6 +40,8 @@ from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import RebalancingPolicy
+from legato_gateway.tokenizer.tokens import ModelTokenizer
+from legato_gateway.workers.links import Links
 from legato_protocol.wire.stream import Part
 
 _log = logging.getLogger(__name__)
@@ -68,8 +69,8 @@ class RequestRelay:
         self,
         context: RelayContext,
         dispatcher: SubRequestDispatcher,
-        vocabulary: ChoiceTokenizer,
-        snapshots: Snapshots,
+        vocabulary: ModelTokenizer,
+        links: Links,
         policy: RelayPolicy | None = None,
         tracer: RequestTracer | None = None,
     ) -> None:
@@ -87,7 +88,7 @@ class RequestRelay:
         self.demand = context.demand
         hot = HotWorkers(self._policy.rebalancing, self._policy.jitter)
         self._driver = SubRequestDriver(context, dispatcher, self._latency, self._policy.retry, hot, self._finish)
-        self.workers = WorkerListener(context, self._driver, snapshots, self._fleet_changed)
+        self.workers = WorkerListener(context, self._driver, links, self._fleet_changed)
         self._serial = itertools.count()
         self._hashing: dict[asyncio.Task[None], RunningGeneration] = {}
         self._stopped: GatewayError | None = None  # every request's error, once this gateway stops

@@ -1,10 +1,9 @@
 """The served model: its names and limits, its tokens, and the formats of its output."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
@@ -13,49 +12,7 @@ from legato_gateway.parsers.reasoning.support import ReasoningSupport
 from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls import support as tool_support
 from legato_gateway.parsers.tool_calls.support import ToolSupport
-from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
-
-
-class Tokenizer(Protocol):
-    """The part of `tokens.ModelTokenizer` that the handlers use."""
-
-    @property
-    def eos_ids(self) -> Sequence[int]: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def encode(self, text: str, add_special: bool, most: int, keep: int | None = None) -> list[int]: ...
-
-    @property
-    def chat_template(self) -> str | None: ...
-    @property
-    def tool_template(self) -> str | None: ...
-
-    def template_takes(self, variable: str) -> bool: ...
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        most: int,
-        variables: Mapping[str, Any],
-        *,
-        add_special: bool = False,
-        keep: int | None = None,
-        continued: bool = False,
-    ) -> list[int]: ...
-
-    @property
-    def special_around(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
-
-    def special_ids(self, texts: Collection[str]) -> frozenset[int]: ...
-
-    @property
-    def all_special_ids(self) -> frozenset[int]: ...
-
-    def token_bytes(self, id: int) -> bytes: ...
-
-    def token_text(self, id: int) -> str: ...
+from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong, TokenizeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +46,7 @@ class ModelLimits:
 class ModelServing:
     """The served model with its tokens: all that is needed to check a request. Picklable except for `tokens`."""
 
-    tokens: Tokenizer
+    tokens: ModelTokenizer
     model: ServedModel
     tools: ToolSupport = field(default_factory=ToolSupport)
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
@@ -98,7 +55,7 @@ class ModelServing:
     @classmethod
     def of_model(
         cls,
-        tokens: Tokenizer,
+        tokens: ModelTokenizer,
         model: ServedModel,
         tool_call_parser: str = families.AUTO,
         reasoning_parser: str = families.AUTO,
@@ -162,7 +119,7 @@ class ModelServing:
             raise BadRequest(text, param=param)
 
 
-def _has_system(tokens: Tokenizer) -> bool:
+def _has_system(tokens: ModelTokenizer) -> bool:
     """True unless the chat template refuses system messages."""
     messages = [{"role": role, "content": "a"} for role in ("system", "user")]
     try:

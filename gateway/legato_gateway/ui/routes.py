@@ -5,11 +5,10 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Final
 
+from msgspec.json import encode
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-
-from legato_gateway.json_encoding import encode
 
 PAGE: Final = "/ui"
 STATE: Final = "/ui/state"

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.chat import tool_grammar
+from legato_gateway.openai.chat.tool_grammar import Function, FunctionPaths
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.tool_calls.families import FAMILIES
@@ -22,13 +23,6 @@ from legato_gateway.serving.bodies import parsing
 
 MAX_TOOLS: Final = 1024  # OpenAI allows 128, which agents with several MCP servers exceed
 MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON
-
-
-class Function(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -52,17 +46,6 @@ _FUNCTIONS = msgspec.json.Decoder(Functions)
 _CHOICE = msgspec.json.Decoder(str | _NamedTool | None)
 _FUNCTION_CHOICE = msgspec.json.Decoder(str | _Named | None)
 _ANYTHING = msgspec.json.Decoder(list[dict[str, Any]])
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Paths of functions in a request, by number."""
-
-    template: str
-    numbers: Sequence[int]
-
-    def format(self, number: int) -> str:
-        return self.template.format(self.numbers[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +94,7 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: AnswerGram
     _check_required(not older, _choice(body, not older), set())  # the other form's choice, without functions
     if family is None and functions and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
-    place = _Place("functions[{}]" if older else "tools[{}].function", numbers)
+    place = FunctionPaths("functions[{}]" if older else "tools[{}].function", numbers)
     _check_functions(functions, family, place)
     if not functions or family is None or choice == "none":
         return OfferedTools(grammar=answer)
@@ -193,7 +176,7 @@ def _check_required(older: bool, choice: str, names: set[str]) -> None:
         raise BadRequest(f"{param} names a function that is not offered: {choice[1:60]!r}", param=param)
 
 
-def _check_functions(functions: tuple[Function, ...], family: str | None, place: _Place) -> None:
+def _check_functions(functions: tuple[Function, ...], family: str | None, place: FunctionPaths) -> None:
     allowed = FAMILIES[family].name if family is not None else NAME
     seen: set[str] = set()
     for number, function in enumerate(functions):

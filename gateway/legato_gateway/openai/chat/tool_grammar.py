@@ -6,7 +6,11 @@ so that arguments can be sent while they are written.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
@@ -25,17 +29,24 @@ _OPENING: Final = {"additionalProperties", "patternProperties", "propertyNames",
 _GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
-class OfferedFunction(Protocol):
+class Function(msgspec.Struct, frozen=True):
     """A function that a request offers."""
 
-    @property
-    def name(self) -> str: ...
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
-    @property
-    def parameters(self) -> dict[str, Any] | None: ...
 
-    @property
-    def strict(self) -> bool | None: ...
+@dataclass(frozen=True, slots=True)
+class FunctionPaths:
+    """Paths of functions in a request, by number."""
+
+    template: str
+    numbers: Sequence[int]
+
+    def format(self, number: int) -> str:
+        return self.template.format(self.numbers[number])
 
 
 def required_format(family: str) -> str:
@@ -43,15 +54,7 @@ def required_format(family: str) -> str:
     return family if family in ("Hermes", "Llama3Json") else ARRAY
 
 
-class FunctionPath(Protocol):
-    """Maps the number of a function to its path."""
-
-    def format(self, number: int, /) -> str: ...
-
-
-def required(
-    functions: Mapping[int, OfferedFunction], place: FunctionPath, family: str, several: bool
-) -> AnswerGrammar:
+def required(functions: Mapping[int, Function], place: FunctionPaths, family: str, several: bool) -> AnswerGrammar:
     """Returns the grammar of one of these calls and, with `several`, more of them. `place` maps numbers to paths.
 
     Raises BadRequest with the path of a schema that cannot be enforced.
@@ -70,7 +73,7 @@ def required(
 
 
 def optional(
-    functions: Sequence[OfferedFunction], place: FunctionPath, family: str, answer: AnswerGrammar | None
+    functions: Sequence[Function], place: FunctionPaths, family: str, answer: AnswerGrammar | None
 ) -> AnswerGrammar | None:
     """Returns the grammar of an answer that is text or matches `answer`, and of calls; None without constraints.
 
@@ -96,7 +99,7 @@ def optional(
     return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
 
 
-def _objects(functions: Mapping[int, OfferedFunction], place: FunctionPath, key: str) -> list[str]:
+def _objects(functions: Mapping[int, Function], place: FunctionPaths, key: str) -> list[str]:
     """Returns rules for `object`: a call as JSON, its name first. Each schema is separate, with its own references."""
     rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
     for number, function in functions.items():
@@ -107,7 +110,7 @@ def _objects(functions: Mapping[int, OfferedFunction], place: FunctionPath, key:
     return rules
 
 
-def _arguments(function: OfferedFunction, at: str) -> Mapping[str, Any]:
+def _arguments(function: Function, at: str) -> Mapping[str, Any]:
     """Returns the schema of the arguments: any object's if it cannot be enforced in full and is not `strict`.
 
     A function only takes the arguments that it names, unless its schema says that there may be others.

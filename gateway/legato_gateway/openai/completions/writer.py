@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.json import encode
+
 from legato_gateway.errors import GatewayError
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai import prompt_logprobs
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
 from legato_gateway.openai.sse import ChunkEncoder, ResponseHead, finite, stop_reason, usage_fields

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import encode
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses import tools
 from legato_gateway.openai.responses.body import LOGPROBS, SHARED, ResponsesBody, TextConfig
 from legato_gateway.openai.responses.tools import ConvertedTools

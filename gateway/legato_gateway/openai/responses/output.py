@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Raw
+from msgspec.json import encode
 
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses.tools import CalledTool, custom_input
 
 Status = Literal["completed", "incomplete"]

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import encode
 from starlette.responses import Response
 
 from legato_gateway.errors import BadRequest, NotFound, Unsupported
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses import input_items, items
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody
 from legato_gateway.openai.responses.output import Fields

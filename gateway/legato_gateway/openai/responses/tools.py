@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 import pydantic_core
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import encode
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS, MAX_TOOLS_BYTES
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.json import encode
+
 from legato_gateway.errors import GatewayError
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.responses.output import Fields, OutputItems, ResponseEvents
 from legato_gateway.openai.responses.text_tokens import TextTokens

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from budget import times
+from msgspec.json import encode
 from tests.support.response_events import read
 
 from legato_gateway.errors import WorkerFailed
-from legato_gateway.json_encoding import encode
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
