@@ -8,15 +8,14 @@ from legato_protocol.settings import flags
 
 PREFIX = "sk-legato-"
 RANDOM_BYTES = 32
+HELP = "make an API key, and the entry of its hash for api-keys.json"
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `api-key` to the `legato` command."""
-    parser = subparsers.add_parser("api-key", help="make an API key, and the entry of its hash for api-keys.json")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.option(
         parser, "tenant", kind=flags.text("TENANT"), help="the tenant that uses it, and whose share and quota apply"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,18 +8,16 @@ from legato_protocol.settings import flags
 from legato_protocol.settings.flags import ValueKind
 
 SHELLS = ("bash", "zsh", "fish")
+HELP = "print a script for completion in a shell"
+DESCRIPTION = (
+    "Prints a script by which the shell completes commands, flags and their values: "
+    'source <(legato completion bash), eval "$(legato completion zsh)", or "legato completion fish | source".'
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `completion` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="print a script for completion in a shell",
-        description="Prints a script by which the shell completes commands, flags and their values: "
-        'source <(legato completion bash), eval "$(legato completion zsh)", or "legato completion fish | source".',
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.option(parser, "shell", kind=flags.one_of("SHELL", SHELLS), help=", ".join(SHELLS))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ import importlib.metadata
 import os
 import select
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Protocol
 
 from legato_cli import api_key, completion, errors, extras
 from legato_cli.bench import arguments as bench
@@ -22,6 +22,43 @@ from legato_cli.simulate import arguments as simulate
 from legato_cli.ui import command as ui
 from legato_protocol.settings.flags import SettingsError
 
+
+class Command(Protocol):
+    """A module of a subcommand. It may also have a DESCRIPTION."""
+
+    HELP: str
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Returns the exit code. Raises ServiceUnavailable, CannotRun and SettingsError."""
+        ...
+
+
+COMMANDS: Mapping[str, Command] = {
+    "up": up,
+    "chat": chat,
+    "validate": validate,
+    "scale": scale,
+    "rotate-token": rotate_token,
+    "status": status,
+    "describe": describe,
+    "logs": logs,
+    "state": state,
+    "explain": explain,
+    "ui": ui,
+    "doctor": doctor,
+    "prepare": prepare,
+    "tune": tune,
+    "api-key": api_key,
+    "completion": completion,
+    "bench": bench,
+    "record": record,
+    "simulate": simulate,
+    "worker": worker,
+    "gateway": gateway,
+    "operator": operator,
+}
 FAILED = 1
 BAD_ARGUMENTS = 2
 CANNOT_RUN = 2  # as of a bad setting: trying again does not help
@@ -41,31 +78,10 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for command in (
-        up,
-        chat,
-        validate,
-        scale,
-        rotate_token,
-        status,
-        describe,
-        logs,
-        state,
-        explain,
-        ui,
-        doctor,
-        prepare,
-        tune,
-        api_key,
-        completion,
-        bench,
-        record,
-        simulate,
-        worker,
-        gateway,
-        operator,
-    ):
-        command.add_parser(subparsers)
+    for name, command in COMMANDS.items():
+        added = subparsers.add_parser(name, help=command.HELP, description=getattr(command, "DESCRIPTION", None))
+        command.add_flags(added)
+        added.set_defaults(run=command.run)
     subparsers.choices["completion"].set_defaults(command_line=top)  # which it completes
     return top
 

@@ -40,15 +40,12 @@ def _phase(text: str) -> tuple[float, float]:
 
 
 _PHASE = flags.ValueKind("RATE:DURATION", _phase, lambda phase: f"{phase[0]:g}:{flags.DURATION.text(phase[1])}")
+HELP = "measure an OpenAI-compatible server"
+DESCRIPTION = "Drives a server with streamed completions and prints TTFT, TPOT, ITL, throughput and goodput."
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `bench` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure an OpenAI-compatible server",
-        description="Drives a server with streamed completions and prints TTFT, TPOT, ITL, throughput and goodput.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     add = partial(flags.option, parser)
     add("--url", kind=flags.ValueKind("URL", _url), default="http://127.0.0.1:8080", help="base URL of the server")
     add("--model", kind=flags.text("NAME"), help="name of the model; the first one that the server lists if not given")
@@ -86,10 +83,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--cell", kind=flags.DURATION, default=10.0, help="matrix: longest time that a cell may take")
     add("--profile", kind=flags.FILE, help="instead: prompts and answers of many sizes, and a profile of the workers")
     add("--json", kind=flags.FILE, help="also write all figures to this file")
-    parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Measures."""
     from legato_cli.bench import command, matrix_command
 
     return matrix_command.run(args) if args.matrix else command.run(args)

@@ -6,15 +6,14 @@ from legato_cli.services import options
 from legato_protocol.sampling import limits as sampling_limits
 from legato_protocol.settings import flags
 
+HELP = "talk to a running service"
+DESCRIPTION = (
+    "Ctrl-C stops an answer, Ctrl-D ends the conversation. Without a terminal, all of standard input is one question."
+)
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `chat` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "chat",
-        help="talk to a running service",
-        description="Ctrl-C stops an answer, Ctrl-D ends the conversation. Without a terminal, all of standard input "
-        "is one question.",
-    )
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     text = flags.text("QUESTION")
     parser.add_argument(
         "question", nargs="?", type=text, metavar=text.metavar, help="ask only this question, then exit"
@@ -24,7 +23,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     flags.option(parser, "--max-tokens", kind=flags.whole("TOKENS", 1, 1 << 24), help="longest answer, in tokens")
     least, most = sampling_limits.RANGES["temperature"].least, sampling_limits.RANGES["temperature"].most
     flags.option(parser, "--temperature", kind=flags.real("NUMBER", least, most), help="0 takes the likeliest token")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

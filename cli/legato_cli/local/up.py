@@ -17,11 +17,11 @@ BAD_INPUT = 2
 HOST = "127.0.0.1"
 BACKLOG = 2048
 QUICKSTART = Path(__file__).with_name("quickstart.yaml")
+HELP = "serve a manifest, or a model, on this machine"
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `up` to the `legato` command."""
-    parser = subparsers.add_parser("up", help="serve a manifest, or a model, on this machine")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "model",
@@ -47,7 +47,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="port of the gateway; 0 takes a free one",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show all log lines of workers and gateways")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

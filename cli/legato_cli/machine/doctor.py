@@ -19,18 +19,17 @@ PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "to
 Section = Callable[[], Iterator[str]]
 FAILED = 1
 BUILTIN = "builtin:smollm2-135m-instruct"
+HELP = "show what this machine offers, what it lacks, and what fits"
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `doctor` to the `legato` command."""
-    parser = subparsers.add_parser("doctor", help="show what this machine offers, what it lacks, and what fits")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "model", nargs="?", type=flags.text("MODEL"), metavar="MODEL", help="whether it fits, as `legato up MODEL`"
     )
     about = "also check if the workers of this manifest fit, and what its deployment lacks"
     which.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", help=about)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,20 +14,18 @@ if TYPE_CHECKING:
     from legato_engine.kernels.gpu.configurations import Table
     from legato_engine.kernels.gpu.tuning.cases import TuningDevice
     from legato_engine.kernels.gpu.tuning.search import Case, Found
+HELP = "find the fastest configurations of the kernels for this machine's GPU"
+DESCRIPTION = (
+    "Times the kernels with several configurations on the first GPU, in the shapes of common models, "
+    "and writes the fastest ones to the table that workers read."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `tune` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="find the fastest configurations of the kernels for this machine's GPU",
-        description="Times the kernels with several configurations on the first GPU, in the shapes of common models, "
-        "and writes the fastest ones to the table that workers read.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.repeated(parser, "--kernel", kind=flags.text("KERNEL"), help="tune only this kernel; all if not given")
     flags.option(parser, "--table", kind=flags.text("FILE"), help="table to change; the installed one if not given")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be changed")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

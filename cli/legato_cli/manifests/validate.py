@@ -24,20 +24,18 @@ _OF_SERVER = frozenset(
     {"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation"}
     | {"managedFields", "ownerReferences", "resourceVersion", "uid"}
 )
+HELP = "check manifests without a cluster"
+DESCRIPTION = (
+    "Checks every InferenceService in the files by the rules of the API server and the operator. "
+    "Other objects in the files are left out. Exit code 1: at least one cannot be used."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `validate` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "validate",
-        help="check manifests without a cluster",
-        description="Checks every InferenceService in the files by the rules of the API server and the operator. "
-        "Other objects in the files are left out. Exit code 1: at least one cannot be used.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     parser.add_argument("files", nargs="+", type=flags.FILE, metavar="FILE", help="a YAML file; - reads standard input")
     parser.add_argument("--local", action="store_true", help="check for `legato up` instead of Kubernetes")
     options.add_output(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

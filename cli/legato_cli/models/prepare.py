@@ -13,16 +13,15 @@ DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
+HELP = "unpack a model and compile the kernels for this processor"
+DESCRIPTION = (
+    "Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
+    "with --hugging-face it downloads one, or an adapter, and compiles nothing."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `prepare` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "prepare",
-        help="unpack a model and compile the kernels for this processor",
-        description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
-        "with --hugging-face it downloads one, or an adapter, and compiles nothing.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.option(
         parser,
         "--model",
@@ -57,7 +56,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="download the LoRA adapter that the repository holds, and no model; messages about it say this name",
     )
     flags.option(parser, "--into", kind=flags.FOLDER, help="folder for its files, instead of the cache folder")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,27 +3,17 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from legato_cli.errors import CannotRun
+from legato_gateway import settings
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, _SubParsersAction
-
-
-def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Its flags come from `legato_gateway.settings`."""
-    from legato_gateway import settings
-
-    parser = subparsers.add_parser("gateway", help="run a gateway: the OpenAI API over prefill and decode workers")
-    settings.add_flags(parser)
-    parser.set_defaults(run=run)
+HELP = "run a gateway: the OpenAI API over prefill and decode workers"
+add_flags = settings.add_flags
 
 
 def run(flags: Namespace) -> int:
     """Serves until it is stopped. Raises CannotRun and SettingsError."""
     from legato_cli.models.model import resolve_header
-    from legato_gateway import settings
 
     read = settings.read(flags, os.environ)
     path = resolve_header(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))

@@ -3,23 +3,13 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from legato_cli.errors import CannotRun
+from legato_operator.kubernetes import settings
+from legato_operator.kubernetes.settings import OperatorSettings
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, _SubParsersAction
-
-    from legato_operator.kubernetes.settings import OperatorSettings
-
-
-def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Its flags come from `legato_operator.kubernetes.settings`."""
-    from legato_operator.kubernetes import settings
-
-    parser = subparsers.add_parser("operator", help="run InferenceServices of a Kubernetes cluster")
-    settings.add_flags(parser)
-    parser.set_defaults(run=run)
+HELP = "run InferenceServices of a Kubernetes cluster"
+add_flags = settings.add_flags
 
 
 def run(flags: Namespace) -> int:
@@ -27,8 +17,6 @@ def run(flags: Namespace) -> int:
 
     With --check-no-services, 1: some are left, or the API server does not say.
     """
-    from legato_operator.kubernetes import settings
-
     read = settings.read(flags, os.environ)
     from legato_operator.kubernetes import main
     from legato_operator.kubernetes.client import connection
@@ -41,7 +29,7 @@ def run(flags: Namespace) -> int:
         raise CannotRun(str(error)) from None
 
 
-def _check_no_services(read: "OperatorSettings") -> int:
+def _check_no_services(read: OperatorSettings) -> int:
     from legato_operator.errors import ClusterError
     from legato_operator.kubernetes import remaining
 

@@ -4,26 +4,17 @@ import os
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from legato_cli.errors import CannotRun
+from legato_engine import settings
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, _SubParsersAction
-
-
-def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Its flags come from `legato_engine.settings`, which imports no torch."""
-    from legato_engine import settings
-
-    parser = subparsers.add_parser("worker", help="run one engine replica: prefill, decode or both")
-    settings.add_flags(parser)
-    parser.set_defaults(run=run)
+HELP = "run one engine replica: prefill, decode or both"
+add_flags = settings.add_flags
 
 
 def run(flags: Namespace) -> int:
     """Serves until the worker is stopped. Raises CannotRun and SettingsError."""
-    from legato_engine import main, settings
+    from legato_engine import main
     from legato_engine.errors import EngineError
 
     try:

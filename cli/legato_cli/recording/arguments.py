@@ -6,16 +6,16 @@ from legato_cli.services import options
 from legato_protocol.settings import flags
 
 MOST = 1 << 30  # bytes of all files together
+HELP = "record what the autoscaler decides from, for `legato simulate --signals`"
+DESCRIPTION = (
+    "Asks the gateways of a running service every 2 s for what the autoscaler decides from, and writes "
+    "it to a file. Changes nothing in the service, whatever its scaling.mode."
+)
+run = options.run_of("legato_cli.recording.command")
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `record` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "record",
-        help="record what the autoscaler decides from, for `legato simulate --signals`",
-        description="Asks the gateways of a running service every 2 s for what the autoscaler decides from, and writes "
-        "it to a file. Changes nothing in the service, whatever its scaling.mode.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     parser.add_argument(
         "file", type=flags.FILE, metavar="FILE", help="a new file; older rounds move to FILE.1 and so on"
     )
@@ -24,11 +24,3 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     flags.option(
         parser, "--size", kind=flags.SIZE, default=MOST, help="most that all files take; then the oldest rounds go"
     )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Records. Raises ServiceUnavailable, and CannotRun if the file cannot be written."""
-    from legato_cli.recording import command
-
-    return command.run(args)

@@ -12,17 +12,8 @@ _DEFAULTS = {  # by `model.generationConfig`
     "Model": "sampling defaults are the model's (`legato state` shows them)",
     "None": "sampling defaults are neutral, whatever the model's are",
 }
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `describe` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "describe", help="show a running service in words: conditions, pools, workers, decisions and Events"
-    )
-    options.add_service(parser)
-    options.add_output(parser)
-    options.add_watch(parser)
-    parser.set_defaults(run=run)
+HELP = "show a running service in words: conditions, pools, workers, decisions and Events"
+add_flags = options.add_shown
 
 
 def run(args: argparse.Namespace) -> int:

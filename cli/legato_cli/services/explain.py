@@ -8,14 +8,14 @@ from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking, options
 from legato_protocol.settings import flags
 
+HELP = "show what the autoscaler decided, and from which numbers"
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `explain` to the `legato` command."""
-    parser = subparsers.add_parser("explain", help="show what the autoscaler decided, and from which numbers")
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.option(parser, "topic", kind=flags.one_of("TOPIC", ("scaling",)), help="scaling")
     options.add_service(parser)
     flags.option(parser, "--records", kind=flags.whole("COUNT", 0, 20), default=5, help="how many changes to show")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

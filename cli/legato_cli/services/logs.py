@@ -16,15 +16,12 @@ FAILED = 1
 INTERVAL = 0.5  # seconds between two questions for new lines
 MOST_LINES = 1_000_000
 MOST_PODS = 100  # that `kubectl` follows at a time
+HELP = "show what workers and gateways wrote"
+DESCRIPTION = "Of a `legato up`, the last 8 MiB of lines; on Kubernetes, as `kubectl logs` shows them."
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `logs` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "logs",
-        help="show what workers and gateways wrote",
-        description="Of a `legato up`, the last 8 MiB of lines; on Kubernetes, as `kubectl logs` shows them.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     parser.add_argument(
         "worker",
         nargs="?",
@@ -40,7 +37,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         kind=flags.whole("LINES", 0, MOST_LINES),
         help="the last lines only; all that are kept if not given",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,15 @@
 """Options that commands share. Cheap to import, so that `legato --help` stays quick."""
 
 import argparse
+import importlib
+from collections.abc import Callable
 
 from legato_protocol.settings import flags
+
+
+def run_of(module: str) -> Callable[[argparse.Namespace], int]:
+    """Returns the `run` of a module, which is only imported then."""
+    return lambda args: int(importlib.import_module(module).run(args))
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +33,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     flags.option(parser, "-o", "--output", kind=kind, default=TEXT, help="text or json")
 
 
-def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Adds the option to watch for changes."""
+def add_shown(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a command that shows a service: once, or every change."""
+    add_service(parser)
+    add_output(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show every change until Ctrl-C")

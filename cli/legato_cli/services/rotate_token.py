@@ -4,17 +4,11 @@ import argparse
 
 from legato_cli.services import asking, options
 
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `rotate-token` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "rotate-token",
-        help="replace a service's token on Kubernetes",
-        description="Asks the operator to replace the token by which gateways and workers know each other. No request "
-        "notices it.",
-    )
-    options.add_service(parser)
-    parser.set_defaults(run=run)
+HELP = "replace a service's token on Kubernetes"
+DESCRIPTION = (
+    "Asks the operator to replace the token by which gateways and workers know each other. No request notices it."
+)
+add_flags = options.add_service
 
 
 def run(args: argparse.Namespace) -> int:

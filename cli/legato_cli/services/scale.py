@@ -6,11 +6,11 @@ from legato_cli.services import asking, options
 from legato_protocol.settings import flags
 
 MOST_REPLICAS = 10_000
+HELP = "change how many workers a pool has"
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `scale` to the `legato` command."""
-    parser = subparsers.add_parser("scale", help="change how many workers a pool has")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     flags.option(parser, "pool", kind=flags.one_of("POOL", ("prefill", "decode")), help="prefill or decode")
     replicas = flags.whole("REPLICAS", 0, MOST_REPLICAS)
     flags.option(parser, "replicas", kind=replicas, help="how many workers it should have")
@@ -18,7 +18,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         parser, "--for", kind=flags.DURATION, help="with mode Managed: how long the autoscaler pauses (default: 30m)"
     )
     options.add_service(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,13 +12,8 @@ if TYPE_CHECKING:
     from legato_cli.ui.target import TargetSource
 
 TIMEOUT = 5.0  # seconds for a gateway's answer
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `state` to the `legato` command."""
-    parser = subparsers.add_parser("state", help="show workers and recent requests of a running service as JSON")
-    options.add_service(parser)
-    parser.set_defaults(run=run)
+HELP = "show workers and recent requests of a running service as JSON"
+add_flags = options.add_service
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,15 +7,8 @@ from typing import Any
 from legato_cli.services import options, showing
 
 HEADINGS = ("NAME", "READY", "RESTARTS", "REVISION", "STATE")
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `status` to the `legato` command."""
-    parser = subparsers.add_parser("status", help="show conditions and workers of a running service")
-    options.add_service(parser)
-    options.add_output(parser)
-    options.add_watch(parser)
-    parser.set_defaults(run=run)
+HELP = "show conditions and workers of a running service"
+add_flags = options.add_shown
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import argparse
 from functools import partial
 
+from legato_cli.services import options
 from legato_protocol.settings import flags
 
 WORKLOADS = ("trace", "superposed", "steady", "mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
@@ -12,16 +13,16 @@ SCALERS = (
 )
 ENGINES = ("fluid", "scheduler")
 _MOST = 10**9
+HELP = "run a workload through a manifest in virtual time"
+DESCRIPTION = (
+    "Runs workloads through a manifest in virtual time, with the operator's own decisions and limits, "
+    "and prints attainment, GPU-hours and latencies."
+)
+run = options.run_of("legato_cli.simulate.command")
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `simulate` to the `legato` command."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="run a workload through a manifest in virtual time",
-        description="Runs workloads through a manifest in virtual time, with the operator's own decisions and limits, "
-        "and prints attainment, GPU-hours and latencies.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     _add_service(parser)
     _add_workloads(parser)
     _add_engine(parser)
@@ -30,7 +31,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="number of processes")
     add("--json", kind=flags.FILE, help="write all results with their timelines to this file")
     add("--html", kind=flags.FILE, help="write a report with plots to this file")
-    parser.set_defaults(run=run)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +84,3 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="search the manifest's bounds and scaleDownStabilization for attainment and GPU-hours",
     )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Runs the simulations. Exit code 2: a file, a flag or the profile cannot be used."""
-    from legato_cli.simulate import command
-
-    return command.run(args)

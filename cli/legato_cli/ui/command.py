@@ -7,16 +7,15 @@ from legato_cli.services import options
 from legato_protocol.settings import flags
 
 FAILED = 1
+HELP = "show a running service in a browser"
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `ui` to the `legato` command."""
-    parser = subparsers.add_parser("ui", help="show a running service in a browser")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's flags."""
     options.add_service(parser)
     flags.option(
         parser, "--port", kind=flags.PORT_OR_FREE, default=0, help="port of the page on 127.0.0.1; 0 takes a free one"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
