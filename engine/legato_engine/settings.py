@@ -17,6 +17,7 @@ from legato_telemetry import switch
 
 ROLES = ("prefill", "decode", "unified")
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
+QUANTIZATIONS = ("None", "FP8", "Int8")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
@@ -53,6 +54,7 @@ class WorkerSettings:
     max_length: int | None = None
     max_batch: int | None = None  # None: as many as memory holds
     dtype: str = "Auto"
+    quantization: str = "None"
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
     device: str = "cpu"
@@ -182,6 +184,7 @@ _FLAGS: Final = (
         f"{capacity.EXPECTED_TOKENS} tokens each, {capacity.FEWEST} to {capacity.MOST}",
     ),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
+    Flag("--quantization", flags.one_of("FORMAT", QUANTIZATIONS), "format that weights are rounded to while loading"),
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
     Flag("--numerics", flags.one_of("MODE", NUMERICS), "how logits are computed: " + ", ".join(NUMERICS)),
     Flag("--device", flags.one_of("DEVICE", DEVICES), "cpu or cuda"),

@@ -44,6 +44,7 @@ CHANGES: dict[str, Any] = {
     "gateway.image": "registry.example/gateway:1",
     "engine.hangTimeout": "30s",
     "engine.dtype": "BFloat16",
+    "engine.quantization": "FP8",
     "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
     "engine.onKernelFailure": "Torch",

@@ -45,7 +45,8 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
 
 
 def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
-    checkpoint, engine = open_weights(path), spec.engine
+    engine = spec.engine
+    checkpoint = open_weights(path, engine.quantization)
     config = checkpoint.config
     if (spec.model.max_length or 0) > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")

@@ -25,7 +25,7 @@ from legato_protocol.model_files.adapter_list import AdapterEntry
 
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
     """The model at `path`, after it has computed a token. Raises EngineError."""
-    checkpoint = open_weights(path)
+    checkpoint = open_weights(path, settings.quantization)
     fitting = projections(checkpoint.config)
     folders = _adapters(settings, fitting)
     max_length = settings.length_limit(checkpoint.config.max_length)

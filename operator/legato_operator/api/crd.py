@@ -51,6 +51,7 @@ _NOT_FILLED_IN = {
     "spec.routing.onWorkerFailure",
     "spec.engine.maxRunning",
     "spec.engine.onKernelFailure",
+    "spec.engine.quantization",
     "spec.engine.startTimeout",
 }
 

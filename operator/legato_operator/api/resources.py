@@ -44,6 +44,8 @@ class Engine(ManifestPart):
     """Output for which KV cache is reserved before a sequence starts: as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
+    quantization: Literal["None", "FP8", "Int8"] = "None"
+    """Format that weights of linear layers are rounded to while they are loaded. For models that are not quantized."""
     kv_cache_dtype: Literal["Auto", "BFloat16", "Float32"] = "Auto"
     """Data type of the KV cache, if not the one that dtype selects. For CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"

@@ -63,6 +63,12 @@ def test_steps_with_an_adapter_are_computed_before_the_first_request_for_one(loa
     assert adapted == [(1, layers), (SETTINGS.tokens_per_block, layers)]
 
 
+def test_weights_are_rounded_as_the_settings_say(load):
+    rounded = load(replace(SETTINGS, quantization="Int8"))
+    assert "engine.quantization (8-bit integers, a scale per output" in rounded.runner.formats
+    assert rounded.weights != load(SETTINGS).weights
+
+
 def test_an_adapter_of_a_list_is_taken_within_its_own_bound(load, adapter):
     model = load(LISTED)
     assert model.adapters == ()

@@ -51,6 +51,11 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
             assert torch.equal(packed.floats(), values[each])
             parts = [scales.values for scales in (packed.scale, packed.minimum) if scales is not None]
             assert KEPT[name] == packed.bits + sum(8 * part.nbytes for part in parts) / packed.codes.numel()
+        grouped, form = checkpoint.grouped(each), checkpoint.grouped_form(each)
+        assert grouped is not None
+        assert form is not None
+        assert torch.equal(grouped.floats(), values[each])
+        assert (form.element, form.group, form.bits) == (grouped.element, grouped.group, grouped.bits)
 
 
 def test_scales_beyond_float16_are_not_codes(tmp_path: Path) -> None:
@@ -164,6 +169,44 @@ def test_scales_of_activations_and_kv_are_not_read(tmp_path: Path) -> None:
 
     folders.write(tmp_path, KINDS["fp8, tensor, static"], change=change)
     open_weights(tmp_path)
+
+
+# ── engine.quantization ──
+
+ROUNDED = {"FP8": KINDS["float-quantized, channel"], "Int8": KINDS["int-quantized"]}  # the same formats in files
+
+
+def plain(path: Path, kind: Kind, change: Callable[[Tensors], None] = lambda tensors: None) -> Tensors:
+    """Writes a folder without quantized weights."""
+    return folders.write(path, Kind({}, kind.pack), keep=lambda module: True, change=change)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_weights_are_rounded_while_loading_as_tools_round_them(tmp_path: Path, name: str) -> None:
+    """Embeddings, the output head and norms are not."""
+    given = plain(tmp_path, ROUNDED[name], put("weight", zeros := torch.zeros(512, 256))) | {f"{UP}.weight": zeros}
+    checkpoint, original = open_weights(tmp_path, name), open_weights(tmp_path)
+    assert checkpoint.quantized() == {each for each in given if "_proj." in each}
+    assert checkpoint.names() == original.names()
+    assert checkpoint.fingerprint != original.fingerprint
+    for each, weight in given.items():
+        linear = each in checkpoint.quantized() and bool(weight.any())
+        differing = checkpoint.tensor(each) != (ROUNDED[name].pack(weight).values if linear else weight)
+        assert differing.float().mean() < (1e-4 if linear and name == "Int8" else 1e-9)  # halves are rounded either way
+        bits = EIGHT_BITS if name == "Int8" and each in checkpoint.quantized() else None
+        assert checkpoint.packed_bits(each) == bits
+        packed = checkpoint.packed(each)
+        assert (packed is None) == (bits is None)
+        assert packed is None or torch.equal(packed.floats(), checkpoint.tensor(each))
+
+
+def test_only_finite_weights_that_are_not_quantized_are_rounded(tmp_path: Path) -> None:
+    plain(tmp_path, KINDS["gptq"], edit("weight", NAN, 300))
+    with pytest.raises(errors.CorruptModel, match=rf"{UP}\.weight: a weight is NaN or infinite"):
+        open_weights(tmp_path, "FP8").tensor(f"{UP}.weight")
+    folders.write(tmp_path, KINDS["gptq"])
+    with pytest.raises(errors.UnsupportedFormat, match=r"engine\.quantization is FP8, but .* already: gptq \(4-bit"):
+        open_weights(tmp_path, "FP8")
 
 
 # ── refusals ──
@@ -292,6 +335,7 @@ BAD_SCALES = [
     ("fp8, blocks", edit("weight_scale_inv", NAN), "weight_scale_inv: a scale is nan; finite ones of at least 0"),
     ("fp8, blocks", edit("weight_scale_inv", -0.1, 3), r"a scale is -0\.1"),
     ("int-quantized", edit("weight_scale", -1.0, 5), "a scale is -1"),
+    ("fp8, tensor, static", edit("weight_scale", 0.0), "weight_scale: all scales are 0; the file may be incomplete"),
     ("gptq", edit("scales", INF, 9), "scales: a scale is inf; finite ones are needed"),
     ("awq", edit("scales", NAN, 9), "scales: a scale is nan"),
     ("pack-quantized W4A16, bfloat16", edit("weight_scale", INF), "weight_scale: a scale is inf"),

@@ -22,7 +22,7 @@ from legato_engine.weights.quantization.weight import PACKED_GROUP, QuantizedWei
 
 _ELEMENTS = {"FP8": Element.FLOAT8, "Int8": Element.INT8}
 _LARGEST = {Element.FLOAT8: 448.0, Element.INT8: 127.0}
-_LEAST = 2.0**-24  # above 0 in float16: outputs of zeros have a scale, too
+_LEAST = 2.0**-20  # float16 holds it to 3 %; outputs of zeros have a scale, too
 
 
 def rounded(checkpoint: Checkpoint, name: str) -> QuantizedCheckpoint:
@@ -63,10 +63,10 @@ class RoundedWeight(QuantizedWeight):
 
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
         part, most = stored[first:last], _LARGEST[self._format.element]
-        codes = (part.float() / self._scales_of(part)).clamp_(-most, most)
-        return (
-            codes.to(torch.float8_e4m3fn) if self._format.element is Element.FLOAT8 else codes.round_().to(torch.int8)
-        )
+        values = (part.float() / self._scales_of(part)).clamp_(-most, most)
+        if self._format.element is Element.FLOAT8:
+            return values.to(torch.float8_e4m3fn)
+        return values.round_().to(torch.int8)
 
     def _scales(self) -> torch.Tensor:
         if not (scales := self._scales_of(self._stored())).isfinite().all():
@@ -74,10 +74,10 @@ class RoundedWeight(QuantizedWeight):
         return scales
 
     def _scales_of(self, weight: torch.Tensor) -> torch.Tensor:
-        """float32 [out, 1]. Those of integers are exact in float16, for kernels of codes, and small ones rounded up."""
+        """float32 [out, 1], for integers exact in float16, as the kernels of codes take it."""
         largest = torch.maximum(weight.amax(1, keepdim=True), -weight.amin(1, keepdim=True)).float()
         scales = (largest / _LARGEST[self._format.element]).clamp(min=_LEAST)
-        return scales if self._format.element is Element.FLOAT8 else (scales + _LEAST / 2).half().float()
+        return scales if self._format.element is Element.FLOAT8 else scales.half().float()
 
     def _zeros(self) -> None:
         """Codes are symmetric."""

@@ -9,9 +9,11 @@ from typing import ClassVar
 import torch
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat, WrongShape
+from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.packed import Packed, Scales
-from legato_engine.weights.quantization.formats import Element, Format, Tile
+from legato_engine.weights.quantization import grouping
+from legato_engine.weights.quantization.formats import Activations, Element, Format, Tile
 
 Shape = tuple[int, ...]
 _ROWS = 128  # outputs dequantized at a time are a multiple of this, so that no packed word and no block is split
@@ -105,6 +107,39 @@ class QuantizedWeight(ABC):
             return 5.0
         return 8.5
 
+    def grouped(self) -> Grouped | None:
+        """The weight as codes that GPU kernels take; None if groups have different sizes. Raises CorruptModel."""
+        if self.grouped_form is None:
+            return None
+        grid, outputs = self._grid(), self.shape[0]
+        rows = torch.arange(outputs) // grid.outputs
+        zeros = None if grid.zeros is None else grid.zeros[rows]
+        columns = None if self._order() is None else grid.columns
+        codes = self._codes(self._stored(), 0, outputs)
+        try:
+            return grouping.grouped(
+                self._format.element, codes, self.grouped_form.group, grid.scales[rows], zeros, columns
+            )
+        except ValueError as error:
+            raise CorruptModel(f"{self._name()}: {error}; finite ones are needed") from None
+
+    @cached_property
+    def grouped_form(self) -> GroupedForm | None:
+        """The form of `grouped`. Reads and checks scales and zero points of integers, but no codes. Raises
+        CorruptModel."""
+        element, inputs = self._format.element, self.shape[1]
+        group, order = self._tile.inputs or inputs, self._order()
+        if order is not None and not grouping.regular(order, group):
+            return None
+        bits = 32
+        if element is not Element.FLOAT8:
+            exact = self.packed_bits is not None  # then float16 holds the scales
+            bits = 16 if exact else 8 * grouping.scale_dtype(element, self._scales()).itemsize
+            bits += 0 if grouping.symmetric(element, self._zeros()) else 8
+        groups = self._tile.grid(*self.shape)[1]
+        rounds = self._format.activations is not Activations.NONE
+        return GroupedForm(element, group, element.bits + bits * groups / inputs, rounds)
+
     def _fits_groups(self, grid: ScaleGrid) -> bool:
         """True if all inputs of each group of `Packed` are in one column."""
         if self.shape[1] % PACKED_GROUP:
@@ -158,11 +193,14 @@ class StoredWeight(QuantizedWeight):
         """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
 
     def _finite(self, scales: torch.Tensor, suffix: str, *, signed: bool) -> torch.Tensor:
-        """`scales` in float32. Raises CorruptModel if one is NaN or infinite, or negative unless `signed`."""
+        """`scales` in float32. Raises CorruptModel if one is NaN or infinite, or negative unless `signed`, or if all are 0:
+        tiny weights may have a scale of 0."""
         scales = scales.float()
         if not scales.isfinite().all() or (not signed and (scales < 0).any()):
             allowed = "finite ones" if signed else "finite ones of at least 0"
             raise CorruptModel(f"{self._name(suffix)}: a scale is {_worst(scales)}; {allowed} are needed")
+        if not scales.any():
+            raise CorruptModel(f"{self._name(suffix)}: all scales are 0; the file may be incomplete")
         return scales
 
     def _check_groups(self, tile: Tile, inputs: int) -> None:

@@ -128,6 +128,8 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
         flags.append("--transport-required")
     if engine.max_running is not None:
         flags += ["--max-batch", str(engine.max_running)]
+    if engine.quantization != "None":
+        flags += ["--quantization", engine.quantization]
     if engine.start_timeout != Engine().start_timeout:
         flags += ["--start-limit", durations.text(engine.start_timeout)]
     if engine.profile is not None:
