@@ -197,7 +197,7 @@ class _Disk:
 
     def record(self, seconds):
         """The times of rounds that were written."""
-        recorder = SignalRecorder(self, self, self, self.reported.append)
+        recorder = SignalRecorder(self.round, self, self, self.reported.append)
         asyncio.run(recorder.run(seconds))
         assert recorder.rounds == len(self.lines)
         return [signal_round.decode(line).time - BEGIN for line in self.lines]

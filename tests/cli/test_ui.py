@@ -15,7 +15,7 @@ from local_services import DEMO, manifest, operations, store_pod
 
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.local import admin
-from legato_cli.ui import kubernetes, local, proxy, target
+from legato_cli.ui import kubernetes, proxy, sources, target
 from legato_cli.ui.kubernetes import KubernetesSource
 from legato_cli.ui.target import GatewayTarget, UITarget
 from legato_operator.api import parsing
@@ -161,7 +161,7 @@ async def test_a_running_service_gives_its_ready_gateways_its_token_and_what_was
     await store_pod(store, DEMO, "gateway-a", common.GATEWAY, names.APP_GATEWAY, ready=False)
     await store_pod(store, DEMO, "decode-0", "decode", names.APP_WORKER)
     async with admin.listening(DEMO.name, operations(store).answer):
-        known = await local.LocalSource(None).find()
+        known = await sources.LocalSource(None).find()
     service = {"name": "demo", "namespace": "default", "conditions": [], "scaling": scaling}
     assert known == UITarget((GatewayTarget("gateway-b", "127.0.0.1:4321"),), "the-token", service)
     assert target.from_message(known.message()) == known, "it travels between processes"

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,20 @@ from legato_cli.recording.reader import RoundReader
 from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines
 from legato_cli.ui import proxy
-from legato_cli.ui.local import OwnSource
+from legato_cli.ui.sources import OwnSource
 from legato_operator.api import conditions, parsing, pool_sizes, yaml_text
 from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Object, Ref
+from legato_operator.cluster import Object, Ref, ref_of
 from legato_operator.controller import Controller
 from legato_operator.errors import ManifestError, ObjectNotFound
 from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
+from legato_operator.local.store import Store
 from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
 from legato_operator.metrics import exposition
@@ -49,7 +50,6 @@ from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Collaborators, Reconciler
 from legato_operator.waking import DemandWaker
-from legato_protocol import names
 from legato_protocol.settings import durations
 
 USER = "legato-up"  # the field manager of the manifest's file
@@ -125,8 +125,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         )
         reconciler = Reconciler(cluster.store, workers, clock, placement, collaborators)
         controller = Controller(reconciler, metrics)
-        metadata = manifest.service.metadata
-        ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+        ref = ref_of(manifest.written)
         rounds = RoundReader(cluster.store, ref, gateways, clock)
         url = f"{_url(manifest.service, listener)}/v1"
         operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
@@ -142,44 +141,37 @@ def _metrics() -> OperatorMetrics:
     return metrics
 
 
+@dataclass
 class _Serving:
     """One run of `legato up`, from the first apply to the end of the last process."""
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        controller: Controller,
-        path: Path,
-        manifest: Manifest,
-        listener: socket.socket,
-        terminal: Terminal,
-        operations: LocalOperations,
-        routes: Iterable[web.RouteDef] = (),
-        waker: DemandWaker | None = None,
-    ) -> None:
-        """`routes` are further routes on the port of the page."""
-        self._local = cluster
-        self._store = cluster.store
-        self._controller = controller
-        self._waker = waker
-        self._path = path
-        self._manifest = manifest
-        self._listener = listener
-        self._terminal = terminal
-        self._operations = operations
-        self._routes = routes
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()  # second signal: stop without waiting
-        metadata = manifest.service.metadata
-        self._ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+    local: LocalCluster
+    controller: Controller
+    path: Path
+    manifest: Manifest
+    listener: socket.socket
+    terminal: Terminal
+    operations: LocalOperations
+    routes: Iterable[web.RouteDef] = ()  # further ones on the port of the page
+    waker: DemandWaker | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_now: asyncio.Event = field(default_factory=asyncio.Event)  # second signal: stop without waiting
+
+    @property
+    def store(self) -> Store:
+        return self.local.store
+
+    @property
+    def ref(self) -> Ref:
+        return ref_of(self.manifest.written)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
-        async with admin.listening(self._manifest.service.metadata.name, self._operations.answer):
-            await self._store.apply(self._manifest.written, USER)
-            controller = asyncio.create_task(following.run(self._store, self._controller, self._waker))
+        async with admin.listening(self.manifest.service.metadata.name, self.operations.answer):
+            await self.store.apply(self.manifest.written, USER)
+            controller = asyncio.create_task(following.run(self.store, self.controller, self.waker))
             try:
                 await self._until_stopped(controller)
             finally:
@@ -191,25 +183,25 @@ class _Serving:
         return 0
 
     def _on_signal(self) -> None:
-        if self._stop.is_set():
-            self._stop_now.set()
-        self._stop.set()
+        if self.stop.is_set():
+            self.stop_now.set()
+        self.stop.set()
 
     async def _until_stopped(self, controller: "asyncio.Task[None]") -> None:
         """Starts the service, prints how to use it, and follows the manifest's file. Raises CannotServe."""
-        progress = Progress(self._store, self._ref, self._terminal)
-        self._say(greeting.starting(self._manifest.service))
+        progress = Progress(self.store, self.ref, self.terminal)
+        self._say(greeting.starting(self.manifest.service))
         self._say_warnings()
         following = asyncio.create_task(progress.follow())
         watching = asyncio.create_task(self._watch_file())
         try:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
-            if not self._stop.is_set():
+            if not self.stop.is_set():
                 await progress.started()
-                url = _url(self._manifest.service, self._listener)
-                async with proxy.listening(OwnSource(self._store, self._ref), 0, self._routes) as page:
-                    self._terminal.say(greeting.text(url, self._manifest.service.served_name, page))
-                    await self._first(self._stop.wait(), controller, watching, following)
+                url = _url(self.manifest.service, self.listener)
+                async with proxy.listening(OwnSource(self.store, self.ref), 0, self.routes) as page:
+                    self.terminal.say(greeting.text(url, self.manifest.service.served_name, page))
+                    await self._first(self.stop.wait(), controller, watching, following)
         finally:
             await _cancel(following, watching)
 
@@ -218,8 +210,8 @@ class _Serving:
     ) -> None:
         """Waits for `work`. A background task only ends by a fault, which is raised here."""
         main = asyncio.create_task(work)
-        stop = asyncio.create_task(self._stop.wait())
-        watched = {main, self._local.failed, *background} | ({stop} if stoppable else set())
+        stop = asyncio.create_task(self.stop.wait())
+        watched = {main, self.local.failed, *background} | ({stop} if stoppable else set())
         try:
             done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -235,7 +227,7 @@ class _Serving:
         loop = asyncio.get_running_loop()
         patience = float("inf")
         while True:
-            status = (await self._store.get(self._ref)).get("status", {})
+            status = (await self.store.get(self.ref)).get("status", {})
             for condition in status.get("conditions", ()):
                 if condition["reason"] == conditions.WORKER_REFUSED:
                     raise CannotServe(condition["message"])
@@ -247,10 +239,10 @@ class _Serving:
 
     async def _watch_file(self) -> None:
         """Applies the manifest whenever its file changes. A bad edit is reported and ignored."""
-        seen: bytes | None = self._manifest.text.encode()
+        seen: bytes | None = self.manifest.text.encode()
         while True:
             await asyncio.sleep(LOOK_AT_FILE)
-            content = await asyncio.to_thread(_content, self._path)
+            content = await asyncio.to_thread(_content, self.path)
             if content is None or content == seen:
                 continue
             seen = content
@@ -258,8 +250,8 @@ class _Serving:
 
     async def _apply_edit(self) -> None:
         try:
-            edited = read_manifest(self._path)
-            if edited.service.metadata != self._manifest.service.metadata:
+            edited = read_manifest(self.path)
+            if edited.service.metadata != self.manifest.service.metadata:
                 raise ManifestError(
                     [("metadata", "cannot be changed while the service is running (restart `legato up`)")]
                 )
@@ -267,40 +259,40 @@ class _Serving:
             await adapter_downloads.download(edited.service, PROGRAM, self._say)
         except (ManifestError, model.ModelUnavailable) as error:
             for line in str(error).splitlines():
-                self._say(f"{self._path}: {line}")
-            self._say(f"{self._path}: change rejected; the service keeps running as before")
+                self._say(f"{self.path}: {line}")
+            self._say(f"{self.path}: change rejected; the service keeps running as before")
             return
-        self._manifest = edited
-        await self._store.apply(edited.written, USER, force=True)
-        self._say(f"{self._path}: change applied")
+        self.manifest = edited
+        await self.store.apply(edited.written, USER, force=True)
+        self._say(f"{self.path}: change applied")
         self._say_warnings()
 
     def _say_warnings(self) -> None:
         """Prints fields without effect here, and objectives that no worker meets."""
-        spec = self._manifest.service.spec
+        spec = self.manifest.service.spec
         without_effect = checks.without_effect(spec, bool(gpus.visible(os.environ)))
         for path, message in (*without_effect, *unmet_objectives.of_paced(spec)):
-            self._say(f"{self._path}: {path}: {message}")
+            self._say(f"{self.path}: {path}: {message}")
 
     def _say(self, text: str) -> None:
-        self._terminal.say(f"legato: {text}")
+        self.terminal.say(f"legato: {text}")
 
     async def _end(self) -> None:
         """Deletes the service and waits for the end of its processes, at most the drain deadline."""
-        longest = durations.text(self._manifest.service.spec.drain.deadline)
+        longest = durations.text(self.manifest.service.spec.drain.deadline)
         self._say(f"stopping: draining, up to {longest}; press Ctrl-C again to stop now")
-        self._listener.close()  # and the gateway closes its copy: new clients are refused immediately
-        deadline = self._manifest.service.spec.drain.deadline + GRACE
+        self.listener.close()  # and the gateway closes its copy: new clients are refused immediately
+        deadline = self.manifest.service.spec.drain.deadline + GRACE
         gone = asyncio.create_task(self._gone())
-        now = asyncio.create_task(self._stop_now.wait())
+        now = asyncio.create_task(self.stop_now.wait())
         await asyncio.wait((gone, now), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         await _cancel(gone, now)
 
     async def _gone(self) -> None:
         with contextlib.suppress(ObjectNotFound):
-            await self._store.delete(self._ref)
+            await self.store.delete(self.ref)
             while True:
-                await self._store.get(self._ref)
+                await self.store.get(self.ref)
                 await asyncio.sleep(0.05)
 
 

@@ -11,7 +11,7 @@ from legato_cli.errors import CannotRun, ServiceUnavailable
 from legato_cli.recording import sources
 from legato_cli.recording.recorder import SignalRecorder
 from legato_cli.recording.recording_file import FILES, RecordingFile
-from legato_cli.recording.sources import RoundSource
+from legato_cli.recording.sources import ReadRound
 from legato_cli.services.asking import NAME_REQUIRED
 from legato_operator.clock import SystemClock
 from legato_protocol.settings import sizes
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
     say = partial(print, "legato record:", file=sys.stderr, flush=True)
-    async with _source(args) as source:
-        recorder = SignalRecorder(source, file, SystemClock(), say)
+    async with _source(args) as read:
+        recorder = SignalRecorder(read, file, SystemClock(), say)
         say(f"writing to {args.file}, at most {sizes.text(args.size)} in {FILES} files; Ctrl-C ends it")
         try:
             await recorder.run(*([vars(args)["for"]] if vars(args)["for"] is not None else []))
@@ -50,7 +50,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
                 print(f"{recorder.rounds} rounds; replay them with: legato simulate -f MANIFEST {replay}", flush=True)
 
 
-def _source(args: argparse.Namespace) -> AbstractAsyncContextManager[RoundSource]:
+def _source(args: argparse.Namespace) -> AbstractAsyncContextManager[ReadRound]:
     if args.namespace:
         return sources.on_kubernetes(args.namespace, args.service)
-    return contextlib.nullcontext(sources.LocalRounds(args.service))
+    return contextlib.nullcontext(partial(sources.of_legato_up, args.service))

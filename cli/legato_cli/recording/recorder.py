@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.recording.recording_file import RecordingFile
-from legato_cli.recording.sources import RoundSource
+from legato_cli.recording.sources import ReadRound
 from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.clock import Clock
 from legato_simulator.replay import signal_round
@@ -14,8 +14,8 @@ from legato_simulator.replay.signal_round import SignalRound
 class SignalRecorder:
     """Records one service to one file. `say` is called with problems and recoveries."""
 
-    def __init__(self, source: RoundSource, file: RecordingFile, clock: Clock, say: Callable[[str], None]) -> None:
-        self._source, self._file, self._clock, self._say = source, file, clock, say
+    def __init__(self, read: ReadRound, file: RecordingFile, clock: Clock, say: Callable[[str], None]) -> None:
+        self._read, self._file, self._clock, self._say = read, file, clock, say
         self._problem = ""  # the last reported one
         self._lost = 0  # rounds lost by it
         self._last = float("-inf")
@@ -24,13 +24,13 @@ class SignalRecorder:
     async def run(self, seconds: float = float("inf")) -> None:
         """Records for `seconds`. Raises ServiceUnavailable if the service cannot be reached at the beginning."""
         began = self._clock.now()
-        self._write(await self._source.round())
+        self._write(await self._read())
         due = began + DECIDE_EVERY
         while due - began < seconds:
             await self._clock.sleep(max(0.0, due - self._clock.now()))
             due = max(due, self._clock.now()) + DECIDE_EVERY
             try:
-                self._write(await self._source.round())
+                self._write(await self._read())
             except ServiceUnavailable as error:
                 self._failed(str(error))
 

@@ -1,9 +1,8 @@
-"""Sources of rounds of signals: a running `legato up`, or a service on Kubernetes."""
+"""Rounds of signals of a running service: of a `legato up`, which reads them itself, or read on Kubernetes."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 
@@ -19,43 +18,27 @@ from legato_protocol import names
 from legato_simulator.replay import signal_round
 from legato_simulator.replay.signal_round import SignalRound
 
-
-class RoundSource(Protocol):
-    """A source of one service's rounds."""
-
-    async def round(self) -> SignalRound:
-        """Returns the current round. Raises ServiceUnavailable."""
-        ...
+ReadRound = Callable[[], Awaitable[SignalRound]]  # the current one; raises ServiceUnavailable
 
 
-class LocalRounds:
-    """Asks the named or only running `legato up`, which reads rounds itself."""
-
-    def __init__(self, service: str | None) -> None:
-        self._service = service
-
-    async def round(self) -> SignalRound:
-        answer = await asyncio.to_thread(asking.ask, None, self._service, {"do": "signals"})
-        return signal_round.decode(answer["round"].encode())
-
-
-class KubernetesRounds:
-    """Reads rounds with the user's kubeconfig, as `legato ui` does."""
-
-    def __init__(self, targets: kubernetes.KubernetesSource, reader: RoundReader) -> None:
-        self._targets, self._reader = targets, reader
-
-    async def round(self) -> SignalRound:
-        target = await self._targets.find()
-        try:
-            return await self._reader.read({gateway.name: gateway.address for gateway in target.gateways})
-        except (ClusterError, ManifestError) as error:
-            raise ServiceUnavailable(str(error)) from None
+async def of_legato_up(service: str | None) -> SignalRound:
+    """Asks the named or only running `legato up`. Raises ServiceUnavailable."""
+    answer = await asyncio.to_thread(asking.ask, None, service, {"do": "signals"})
+    return signal_round.decode(answer["round"].encode())
 
 
 @contextlib.asynccontextmanager
-async def on_kubernetes(namespace: str, service: str) -> AsyncIterator[KubernetesRounds]:
-    """Opens a service on Kubernetes. Raises ServiceUnavailable without a kubeconfig."""
+async def on_kubernetes(namespace: str, service: str) -> AsyncIterator[ReadRound]:
+    """Reads with the user's kubeconfig, as `legato ui` does. Raises ServiceUnavailable without one."""
     ref = Ref(names.INFERENCE_SERVICE, namespace, service)
     async with kubernetes.source(namespace, service) as targets, aiohttp.ClientSession() as session:
-        yield KubernetesRounds(targets, RoundReader(targets.cluster, ref, HttpGateways(session), SystemClock()))
+        reader = RoundReader(targets.cluster, ref, HttpGateways(session), SystemClock())
+
+        async def read() -> SignalRound:
+            target = await targets.find()
+            try:
+                return await reader.read({gateway.name: gateway.address for gateway in target.gateways})
+            except (ClusterError, ManifestError) as error:
+                raise ServiceUnavailable(str(error)) from None
+
+        yield read

@@ -1,11 +1,38 @@
-"""Selects the service: one of `legato up`, or one on Kubernetes."""
+"""The services that are shown: one of `legato up`, read through its admin socket or by itself, or one on Kubernetes."""
 
+import asyncio
 import contextlib
 from contextlib import AbstractAsyncContextManager
 
 from legato_cli.errors import ServiceUnavailable
-from legato_cli.services.asking import NAME_REQUIRED
-from legato_cli.ui.target import TargetSource
+from legato_cli.services import asking
+from legato_cli.ui.target import TargetSource, UITarget, from_message, read
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.errors import ClusterError
+
+
+class LocalSource:
+    """The named `legato up`, or the only one that runs."""
+
+    def __init__(self, service: str | None) -> None:
+        self._service = service
+
+    async def find(self) -> UITarget:
+        return from_message((await asyncio.to_thread(asking.ask, None, self._service, {"do": "ui"}))["target"])
+
+
+class OwnSource:
+    """The service of this `legato up`."""
+
+    def __init__(self, cluster: Cluster, ref: Ref) -> None:
+        self._cluster = cluster
+        self._ref = ref
+
+    async def find(self) -> UITarget:
+        try:
+            return await read(self._cluster, self._ref)
+        except ClusterError as error:
+            raise ServiceUnavailable(str(error)) from None
 
 
 def source(namespace: str | None, service: str | None) -> AbstractAsyncContextManager[TargetSource]:
@@ -14,11 +41,9 @@ def source(namespace: str | None, service: str | None) -> AbstractAsyncContextMa
     Raises ServiceUnavailable.
     """
     if namespace is None:
-        from legato_cli.ui.local import LocalSource
-
         return contextlib.nullcontext(LocalSource(service))
     if service is None:
-        raise ServiceUnavailable(NAME_REQUIRED)
+        raise ServiceUnavailable(asking.NAME_REQUIRED)
     from legato_cli.ui import kubernetes
 
     return kubernetes.source(namespace, service)
