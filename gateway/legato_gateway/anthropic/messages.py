@@ -1,6 +1,7 @@
 """`POST /v1/messages` and its `count_tokens`: converts their bodies to chats. `writer` writes the answers."""
 
 import dataclasses
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from legato_gateway.anthropic import blocks, paths, tools
+from legato_gateway.anthropic import blocks, tools
 from legato_gateway.anthropic.errors import HEADER_VERSION
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
-from legato_gateway.errors import BadRequest, ThreadUnsupported
+from legato_gateway.errors import BadRequest, ContextLengthExceeded, ThreadUnsupported
 from legato_gateway.openai.chat import prepare as chat
+from legato_gateway.openai.chat.renaming import rename_in_errors
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
@@ -26,6 +28,16 @@ _THINKING = msgspec.json.Decoder(Thinking | None)
 _SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)
 _NAMES: Final = {"reasoning_effort": "output_config.effort", "thinking_token_budget": "thinking.budget_tokens"}
+_FIELDS: Final = (  # names of a chat's fields, for `renaming`
+    (re.compile(r"\breasoning_effort 'none'"), "thinking 'disabled'"),
+    (re.compile(r"\breasoning_effort\b"), "output_config.effort"),
+    (re.compile(r"\bthinking_token_budget\b"), "thinking.budget_tokens"),
+    (re.compile(r"(\btools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
+    (re.compile(r"(\btools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"\bresponse_format\.json_schema\.schema\b"), "output_config.format.schema"),
+    (re.compile(r"\.tool_calls\[\d+\]\.function\.arguments\b"), ".content: input of a tool_use block"),
+    (re.compile(r"\.tool_call_id\b"), ".tool_use_id"),
+)
 _ABSENT: Final = ("compaction", "container", "inference_geo")
 _OPTIONAL: Final = ("context_management", "diagnostics", "fallbacks", "mcp_servers")
 
@@ -128,7 +140,9 @@ def _check_version(headers: Mapping[str, str]) -> None:
 @contextmanager
 def _renamed_errors(places: Sequence[str]) -> Iterator[None]:
     try:
-        yield
-    except BadRequest as error:
-        paths.rename(error, places)
+        with rename_in_errors(_FIELDS, places):
+            yield
+    except ContextLengthExceeded as error:
+        error.message = f"prompt is too long: {error.message}"  # clients that compact conversations look for this
+        error.args = (error.message,)
         raise

@@ -11,6 +11,7 @@ import msgspec
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import unsupported
 from legato_gateway.openai.chat import prepare as chat
+from legato_gateway.openai.chat.renaming import rename_in_errors
 from legato_gateway.openai.responses import as_chat, head, items, tools
 from legato_gateway.openai.responses import body as response_body
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
@@ -50,7 +51,7 @@ def prepare(
     converted = _converted(body, stores, before)
     metadata, kept = response_body.metadata(body), response_body.may_be_stored(body) and stores
     id = item_id("resp")
-    with as_chat.rename_in_errors(converted.talk.places, converted.tools.places):
+    with rename_in_errors(as_chat.NAMES, converted.talk.places, converted.tools.places):
         checked = chat.chat_request(serving, asked, id, converted.chat, converted.talk.messages)
     as_chat.rename_ignored(converted.tools.places)
     known = head.fields(
@@ -76,7 +77,7 @@ def count(
     body = response_body.with_prompt(parsing.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     converted = _converted(body, stores, before)
-    with as_chat.rename_in_errors(converted.talk.places, converted.tools.places):
+    with rename_in_errors(as_chat.NAMES, converted.talk.places, converted.tools.places):
         _, prompt = chat.rendered(serving, converted.chat, converted.talk.messages)
     return len(prompt)
 
@@ -100,7 +101,7 @@ def _converted(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None
     _check_previous(body, stores, before is not None)
     text, effort = response_body.text(body), response_body.effort(body)
     offered = tools.read(body.tools)
-    with as_chat.rename_in_errors():
+    with rename_in_errors(as_chat.NAMES):
         as_asked = as_chat.chat_body(body, text, effort, offered)
         unsupported.check_chat(as_asked)
     instructions, input = _instructions(body), parsing.decode(_INPUT, body.input, "input")

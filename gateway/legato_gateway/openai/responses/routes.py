@@ -15,7 +15,6 @@ from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody
 from legato_gateway.openai.responses.output import Fields
 from legato_gateway.openai.responses.prepare import CheckedResponse, count, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
-from legato_gateway.openai.responses.writer import KeepingWriter
 from legato_gateway.serving import openapi
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.generation_response import GenerationResponse
@@ -116,11 +115,12 @@ class _StoredTalk:
         return {"stores": True, "before": before}, sum(map(len, before))
 
     def prepared(self, checked: CheckedResponse, serving: ServingContext) -> PreparedRequest:
-        """Returns the request with a writer that stores the response, if it may be stored."""
-        writer, kept = checked.writer, checked.kept
+        """Returns the request. Its writer stores the response, if it may be stored."""
+        if checked.kept is not None:
+            checked.writer.keep = partial(self._keep, checked.kept)
         return PreparedRequest(
             requests=(checked.request,),
-            writer=writer if kept is None else KeepingWriter(writer, partial(self._keep, kept)),
+            writer=checked.writer,
             stream=checked.stream,
             explain=checked.request.explain,
             id=checked.request.id,

@@ -41,7 +41,7 @@ class ResponseWriter:
         self._items = OutputItems(self._events, tools)
         self._started = False
         self._finish: str | None = None
-        self.final: Fields | None = None  # the response, once it is complete or truncated
+        self.keep: Callable[[Fields], None] | None = None  # gets the whole response before the client has its last part
 
     def begin(self) -> bytes:
         if self._started:
@@ -55,8 +55,8 @@ class ResponseWriter:
 
     def end(self, usage: Usage) -> bytes:
         said = self.begin()
-        self.final = self._response(usage)
-        return said + self._events.event(self.final["status"], response=self.final)
+        response = self._response(usage)
+        return said + self._events.event(response["status"], response=response)
 
     def failed(self, error: GatewayError) -> bytes:
         said = self.begin()
@@ -69,13 +69,17 @@ class ResponseWriter:
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         for answer in answers:
             self._read("".join(answer.text), answer.tokens, answer.finish)
-        self.final = self._response(usage)
-        return encode(self.final)
+        return encode(self._response(usage))
 
     def _response(self, usage: Usage) -> Fields:
         if self._finish == "length":
-            return self._fields("incomplete", self._items.done, usage=usage_fields(usage), incomplete_details=_CUT_OFF)
-        return self._fields("completed", self._items.done, usage=usage_fields(usage), completed_at=int(time.time()))
+            response = self._fields("incomplete", self._items.done, incomplete_details=_CUT_OFF)
+        else:
+            response = self._fields("completed", self._items.done, completed_at=int(time.time()))
+        response["usage"] = usage_fields(usage)
+        if self.keep is not None:
+            self.keep(response)
+        return response
 
     def _read(self, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
         """Returns the events of new text, and with `finish` the last events too."""
@@ -103,34 +107,6 @@ class ResponseWriter:
     def _fields(self, status: str, output: Sequence[Fields], **known: Any) -> Fields:
         late = {"error": None, "incomplete_details": None, "usage": None, "completed_at": None}
         return {**self._asked, "status": status, "output": output, **late, **known}
-
-
-class KeepingWriter:
-    """Passes the complete response to `keep` before the client has the last of it."""
-
-    def __init__(self, writer: ResponseWriter, keep: Callable[[Fields], None]) -> None:
-        self._writer = writer
-        self._keep = keep
-
-    def begin(self) -> bytes:
-        return self._writer.begin()
-
-    def delta(self, index: int, delta: Delta) -> bytes:
-        return self._writer.delta(index, delta)
-
-    def end(self, usage: Usage) -> bytes:
-        return self._kept(self._writer.end(usage))
-
-    def failed(self, error: GatewayError) -> bytes:
-        return self._writer.failed(error)
-
-    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        return self._kept(self._writer.whole(answers, usage))
-
-    def _kept(self, said: bytes) -> bytes:
-        assert self._writer.final is not None
-        self._keep(self._writer.final)
-        return said
 
 
 def usage_fields(usage: Usage) -> Fields:

@@ -38,7 +38,8 @@ def token(number: int) -> TokenText:
 
 def test_those_of_all_deltas_are_in_what_ends_it():
     """Deltas of one token, of several, and of none."""
-    made = writer()
+    made, kept = writer(), []
+    made.keep = kept.append
     batches = [(token(0),), (), (token(1), token(2)), (token(3),)]
     said = b"".join([made.delta(0, Delta(0, "text", tokens)) for tokens in batches])
     found = read((said + made.delta(0, Delta(0, "", (), "stop")) + made.end(Usage())).decode())
@@ -48,7 +49,7 @@ def test_those_of_all_deltas_are_in_what_ends_it():
     (part,) = (event["part"] for event in found if event["type"].endswith("part.done"))
     (item,) = found[-1]["response"]["output"]
     assert done["logprobs"] == part["logprobs"] == item["content"][0]["logprobs"] == streamed
-    assert json.loads(encode(made.final)) == found[-1]["response"]
+    assert json.loads(encode(kept)) == [found[-1]["response"]]
     answer = CollectedChoice(0, ["text"] * 4, [one for tokens in batches for one in tokens], "stop")
     assert json.loads(writer().whole([answer], Usage()))["output"][0]["content"] == item["content"]
 
@@ -134,8 +135,7 @@ def test_every_token_is_listed_with_the_text_that_it_belongs_to(deltas):
         at = 1 if text == "!" and len(deltas) > 1 else 0
         tokens = [TokenText(1, raw.decode(errors="replace"), raw, TokenLogprobs(-1.0, ()), at) for raw in raws]
         made.delta(0, Delta(0, text, tuple(tokens), "stop" if text == "!" else None))
-    made.end(Usage())
-    (item,) = json.loads(encode(made.final))["output"]
+    (item,) = read(made.end(Usage()).decode())[-1]["response"]["output"]
     listed = [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]]
     assert listed == [raw for _, raws in deltas for raw in raws]
 
