@@ -10,6 +10,7 @@ import torch
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights import fingerprint
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
 
 
@@ -64,6 +65,16 @@ class Checkpoint(ABC):
 
         Reads at most scales and zero points.
         """
+        self.shape(name)
+        return None
+
+    def grouped(self, name: str) -> Grouped | None:
+        """The tensor as codes in any groups if it is quantized so, else None. Raises MissingTensor."""
+        self.shape(name)
+        return None
+
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        """The form of `grouped`. Reads at most scales and zero points."""
         self.shape(name)
         return None
 

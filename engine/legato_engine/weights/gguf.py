@@ -17,9 +17,10 @@ from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import config as configs
-from legato_engine.weights import gguf_blocks
+from legato_engine.weights import gguf_blocks, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
 from legato_protocol.model_files import gguf_header
 from legato_protocol.model_files.gguf_header import TensorInfo
@@ -134,6 +135,20 @@ class GgufFile(Checkpoint):
     def packed_bits(self, name: str) -> float | None:
         kind = Type(self._info(name).type)
         return gguf_blocks.KINDS[kind].bits if kind in gguf_blocks.KINDS else None
+
+    def grouped(self, name: str) -> Grouped | None:
+        kind, packed = Type(self._info(name).type), self.packed(name)
+        return None if packed is None else grouped.of_packed(packed, symmetric=kind is Type.Q4_0)
+
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        info = self._info(name)
+        kind = Type(info.type)
+        if kind not in gguf_blocks.KINDS:
+            return None
+        row = gguf_blocks.unpack(kind, torch.zeros(1, _bytes(info) // info.shape[0], dtype=torch.uint8), info.shape[-1])
+        assert row is not None
+        codes = grouped.of_packed(row, symmetric=kind is Type.Q4_0)
+        return GroupedForm(codes.element, codes.group, codes.bits)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:

@@ -50,6 +50,12 @@ def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
         parts = [part for each in (packed.scale, packed.minimum) if each for part in (each.values, each.factors)]
         scales = sum(8 * part.nbytes for part in parts if part is not None)
         assert checkpoint.packed_bits(name) == packed.bits + scales / packed.codes.numel()
+        grouped, grouped_form = checkpoint.grouped(name), checkpoint.grouped_form(name)
+        assert grouped is not None
+        assert grouped_form is not None
+        assert torch.equal(grouped.floats(), checkpoint.tensor(name))
+        assert (grouped_form.group, grouped_form.bits) == (packed.group, grouped.bits)
+        assert grouped.bits == (4.5 if kind == "Q4_0" else checkpoint.packed_bits(name))
     norm = "model.norm.weight"
     assert (checkpoint.packed(norm), checkpoint.packed_bits(norm)) == (None, None)
 

@@ -10,6 +10,7 @@ import torch
 from legato_engine.weights import fingerprint
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
 from legato_engine.weights.quantization.formats import Quantization
 from legato_engine.weights.quantization.weight import QuantizedWeight
@@ -63,6 +64,12 @@ class QuantizedCheckpoint(Checkpoint):
 
     def packed_bits(self, name: str) -> float | None:
         return self._weights[name].packed_bits if name in self._weights else self._source.packed_bits(name)
+
+    def grouped(self, name: str) -> Grouped | None:
+        return self._weights[name].grouped() if name in self._weights else self._source.grouped(name)
+
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        return self._weights[name].grouped_form if name in self._weights else self._source.grouped_form(name)
 
     @cached_property
     def fingerprint(self) -> str:

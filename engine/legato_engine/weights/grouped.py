@@ -1,0 +1,95 @@
+"""Quantized weights as codes with scales by groups of inputs, of any size and order, as kernels for GPUs take them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from legato_engine.weights.packed import Packed, Scales
+from legato_engine.weights.quantization.formats import Element
+
+ZERO = {Element.FLOAT8: 0, Element.INT8: 0, Element.INT4: 8}  # of symmetric codes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedForm:
+    """A weight's form without its values: `group` inputs share a scale, and a value has `bits` with scales.
+    `rounds_inputs`: the checkpoint was made for inputs of 8 bits."""
+
+    element: Element
+    group: int
+    bits: float
+    rounds_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A weight matrix `[out, in]`: `w = scale * (code - zero) + minimum`.
+
+    `zeros` are the zero points by group; without them it is `zero` for all. The last group may be smaller."""
+
+    element: Element
+    codes: torch.Tensor  # [out, in]: float8, int8, or uint8 0 … 15
+    group: int
+    scale: Scales  # [out, groups]
+    zero: int = 0
+    zeros: torch.Tensor | None = None  # int8 [out, groups]
+    minimum: Scales | None = None
+    order: torch.Tensor | None = None  # int32 [in]: the input of each column
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for weights that can be concatenated; never with an order, which is of one weight."""
+        scales = (self.scale, self.minimum or self.scale)
+        dtypes = [None if part is None else part.dtype for each in scales for part in (each.values, each.factors)]
+        optional = self.zeros is None, self.minimum is None
+        return self.element, self.group, self.zero, *optional, *dtypes, None if self.order is None else id(self)
+
+    @property
+    def bits(self) -> float:
+        """Bits per value with scales."""
+        scales = (self.scale,) if self.minimum is None else (self.scale, self.minimum)
+        parts = [part for each in scales for part in (each.values, each.factors) if part is not None]
+        parts += [] if self.zeros is None else [self.zeros]
+        return self.element.bits + 8 * sum(part.nbytes for part in parts) / self.codes.numel()
+
+    def floats(self) -> torch.Tensor:
+        """The weights, float32 [out, in]."""
+        values = self.codes.float() - (self.zero if self.zeros is None else self._spread(self.zeros.float()))
+        values *= self._spread(self.scale.floats())
+        if self.minimum is not None:
+            values += self._spread(self.minimum.floats())
+        if self.order is None:
+            return values
+        ordered = torch.empty_like(values)
+        ordered[:, self.order.long()] = values
+        return ordered
+
+    def _spread(self, by_group: torch.Tensor) -> torch.Tensor:
+        return by_group.repeat_interleave(self.group, 1)[:, : self.codes.shape[1]]
+
+
+def together(parts: Sequence[Grouped]) -> Grouped:
+    """Concatenates the outputs of matrices with the same form and number of inputs."""
+    first = parts[0]
+
+    def join(of: Callable[[Grouped], torch.Tensor | None]) -> torch.Tensor | None:
+        found = [each for part in parts if (each := of(part)) is not None]
+        return torch.cat(found) if found else None
+
+    def scales(of: Callable[[Grouped], Scales]) -> Scales:
+        return Scales(torch.cat([of(part).values for part in parts]), join(lambda part: of(part).factors))
+
+    minimum = None if first.minimum is None else scales(lambda part: part.minimum or part.scale)
+    codes = torch.cat([part.codes for part in parts])
+    return replace(
+        first, codes=codes, scale=scales(lambda part: part.scale), zeros=join(lambda part: part.zeros), minimum=minimum
+    )
+
+
+def of_packed(packed: Packed, *, symmetric: bool) -> Grouped:
+    """The codes of `packed`; with `symmetric`, its minimum is -8 times the scale."""
+    element = Element.INT4 if packed.bits == 4 else Element.INT8
+    zero = ZERO[element] if symmetric else 0
+    minimum = None if symmetric else packed.minimum
+    return Grouped(element, packed.codes, packed.group, packed.scale, zero, minimum=minimum)
