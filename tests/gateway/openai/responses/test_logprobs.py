@@ -130,12 +130,14 @@ def test_those_of_messages_are_sent_whatever_else_is_in_an_answer(most):
     ids=["several of one character", "one without text"],
 )
 def test_every_token_is_listed_with_the_text_that_it_belongs_to(deltas):
-    made = writer(BOTH)
+    made, kept = writer(BOTH), []
+    made.keep = kept.append
     for text, raws in deltas:
         at = 1 if text == "!" and len(deltas) > 1 else 0
         tokens = [TokenText(1, raw.decode(errors="replace"), raw, TokenLogprobs(-1.0, ()), at) for raw in raws]
         made.delta(0, Delta(0, text, tuple(tokens), "stop" if text == "!" else None))
-    (item,) = read(made.end(Usage()).decode())[-1]["response"]["output"]
+    made.end(Usage())
+    (item,) = json.loads(encode(kept))[0]["output"]
     listed = [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]]
     assert listed == [raw for _, raws in deltas for raw in raws]
 
