@@ -95,11 +95,14 @@ def test_layers_may_be_left_unquantized(tmp_path: Path, name: str, config: dict[
     assert checkpoint.quantized() == {each for each in values if "_proj." in each and "layers.1." in each}
 
 
+BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": "128x128"}
 SPELLINGS = [
+    ("float-quantized, block", {"config_groups": {"group_0": {"targets": ["Linear"], "weights": BLOCKS}}}),
     ("float-quantized, tensor", {"format": "naive-quantized"}),
     ("int-quantized", {"format": "naive-quantized"}),
     ("awq", {"version": "GEMM"}),
     ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
+    ("awq", {"zero_point": False}),
     ("gptq, act order", {"static_groups": True}),
     ("gptq", {"checkpoint_format": None, "format": "gptq", "dynamic": {"+:.*": None}}),
     ("fp8, blocks", {"scale_fmt": "ue8m0", "modules_to_not_convert": None}),
@@ -117,6 +120,22 @@ def test_an_early_key_of_compressed_tensors_is_read(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace("quantization_config", "compression_config"))
     assert torch.equal(open_weights(tmp_path).tensor(f"{UP}.weight"), values[f"{UP}.weight"])
+
+
+def test_scales_of_blocks_may_be_powers_of_two(tmp_path: Path) -> None:
+    values, powers = [], 2.0 ** torch.arange(-8, 0).view(4, 2)
+    for scales in (powers, powers.to(torch.float8_e8m0fnu)):
+        folders.write(tmp_path, KINDS["fp8, blocks"], change=put("weight_scale_inv", scales))
+        values.append(open_weights(tmp_path).tensor(f"{UP}.weight"))
+    assert torch.equal(*values)
+
+
+def test_only_kv_may_have_a_format(tmp_path: Path) -> None:
+    config = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8}}
+    values = folders.write(tmp_path, Kind(config, KINDS["awq"].pack), keep=lambda module: True)
+    checkpoint = open_weights(tmp_path)
+    assert checkpoint.quantized() == frozenset()
+    assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
 
 
 def test_layers_may_have_formats_of_their_own(tmp_path: Path) -> None:
@@ -228,7 +247,6 @@ REFUSED = [
     ("awq", {"bits": 8}, "bits is 8; supported: 4"),
     ("awq", {"version": "gemv"}, "version is 'gemv'; supported: 'gemm'"),
     ("awq", {"version": None, "format": "llm-awq"}, "format is 'llm-awq'; supported: 'gemm'"),
-    ("awq", {"zero_point": False}, "zero_point is False; supported: True"),
     ("fp8, blocks", {"fmt": "e5m2"}, "fmt is 'e5m2'; supported: 'e4m3'"),
     ("fp8, blocks", {"activation_scheme": "token"}, "activation_scheme is 'token'; supported: 'dynamic', 'static'"),
     ("int-quantized", {"format": "nvfp4-pack-quantized"}, "'nvfp4-pack-quantized'; supported: 'float-quantized'"),

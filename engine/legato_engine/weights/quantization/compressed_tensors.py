@@ -1,5 +1,7 @@
 """The `quantization_config` of compressed-tensors: groups of layers, each with a format of its own."""
 
+import re
+
 from legato_engine.errors import CorruptModel, UnsupportedFormat
 from legato_engine.weights.quantization.fields import Fields
 from legato_engine.weights.quantization.formats import (
@@ -32,6 +34,8 @@ def read(fields: Fields) -> Quantization:
         sparsity.choice("format", ("dense",), "dense")
     groups = fields.part("config_groups")
     if groups is None or not groups.values:
+        if fields.part("kv_cache_scheme") is not None:
+            return Quantization(METHOD, ())
         raise CorruptModel(f"{fields.where}: config_groups is missing; at least one group is needed")
     rules, names = list[LayerRule](), list[str]()
     for part in groups.parts():
@@ -87,6 +91,8 @@ def _tile(weights: Fields) -> Tile:
         return group(weights.size("group_size"))
     if strategy == "block":
         size = weights.values.get("block_structure") or [_BLOCK, _BLOCK]
+        if isinstance(size, str) and re.fullmatch(r"[0-9]+x[0-9]+", size):
+            size = [int(part) for part in size.split("x")]
         if not isinstance(size, list) or len(size) != 2 or not all(type(each) is int and each > 0 for each in size):
             raise CorruptModel(f"{weights.where}: block_structure is {size!r}; two whole numbers above 0 are needed")
         return Tile(*size)

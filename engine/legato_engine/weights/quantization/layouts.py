@@ -12,6 +12,7 @@ from legato_engine.weights.quantization.packing import unpack, unpack_awq
 from legato_engine.weights.quantization.weight import Shape, StoredWeight
 
 _WORD = 32  # bits
+_POWERS = "F8_E8M0"  # powers of 2, as scales of blocks
 
 
 class Dense(StoredWeight):
@@ -28,7 +29,8 @@ class Dense(StoredWeight):
     def _check_scales(self) -> Tile:
         tiles = self._format.tiles
         shapes = {shape: tile for tile in reversed(tiles) for shape in _shapes(tile, *self.shape)}
-        tile = shapes[self._check(self._scale, FLOATS, tuple(shapes))]
+        dtypes = (*FLOATS, _POWERS) if self._format.element is Element.FLOAT8 else FLOATS
+        tile = shapes[self._check(self._scale, dtypes, tuple(shapes))]
         self._check_groups(tile, self.shape[1])
         if self._format.zero_points:
             self._check("weight_zero_point", ("I8",), _shapes(tile, *self.shape))

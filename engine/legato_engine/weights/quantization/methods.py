@@ -80,11 +80,11 @@ def _gptq_format(fields: Fields, layout: Layout) -> Format:
 
 
 def awq(fields: Fields) -> Quantization:
-    """The format is `version` for AutoAWQ, and `format` for transformers 5. `backend` is the kernel, not the file."""
+    """The format is `version` for AutoAWQ, and `format` for transformers 5; `backend` is the kernel. The file has zero
+    points in any case."""
     key = "format" if fields.values.get("version") is None else "version"
     fields.choice(key, ("gemm", "GEMM"), "gemm")
-    fields.choice("zero_point", (True,), default=True)
+    fields.flag("zero_point", default=True)
     element = INTEGERS[fields.choice("bits", (4,), 4)]
-    return Quantization(
-        "awq", (LayerRule(EVERY, Format(Layout.AWQ, element, (group(fields.size("group_size", _GROUP)),), True)),)
-    )
+    tile = group(fields.size("group_size", _GROUP))
+    return Quantization("awq", (LayerRule(EVERY, Format(Layout.AWQ, element, (tile,), True)),))
