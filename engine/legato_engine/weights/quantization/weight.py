@@ -193,8 +193,8 @@ class StoredWeight(QuantizedWeight):
         """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
 
     def _finite(self, scales: torch.Tensor, suffix: str, *, signed: bool) -> torch.Tensor:
-        """`scales` in float32. Raises CorruptModel if one is NaN or infinite, or negative unless `signed`, or if all are 0:
-        tiny weights may have a scale of 0."""
+        """`scales` in float32. Raises CorruptModel if one is NaN, infinite or, unless `signed`, negative, or if all are
+        0: only tiny weights may have a scale of 0."""
         scales = scales.float()
         if not scales.isfinite().all() or (not signed and (scales < 0).any()):
             allowed = "finite ones" if signed else "finite ones of at least 0"
