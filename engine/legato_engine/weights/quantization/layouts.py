@@ -21,10 +21,7 @@ class Dense(StoredWeight):
     suffixes = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
 
     def _shape(self) -> tuple[int, int]:
-        shape = self._check("weight", ("F8_E4M3",) if self._format.element is Element.FLOAT8 else ("I8",))
-        if len(shape) != 2:
-            raise WrongShape(f"{self._name()} has shape {list(shape)}; two dimensions are required")
-        return shape[0], shape[1]
+        return self._matrix("F8_E4M3" if self._format.element is Element.FLOAT8 else "I8")
 
     def _check_scales(self) -> Tile:
         tiles = self._format.tiles
@@ -58,7 +55,7 @@ class PackQuantized(StoredWeight):
     suffixes = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
 
     def _shape(self) -> tuple[int, int]:
-        outputs, words = self._check("weight_packed", ("I32",))
+        outputs, words = self._matrix("I32")
         shape = outputs, words * self._per_word
         if self._has("weight_shape") and (written := tuple(self._read("weight_shape").tolist())) != shape:
             raise WrongShape(f"{self._name('weight_shape')} is {list(written)}; the codes have shape {list(shape)}")
@@ -106,7 +103,7 @@ class Gptq(StoredWeight):
     suffixes = ("qweight", "scales", "qzeros", "g_idx")
 
     def _shape(self) -> tuple[int, int]:
-        words, outputs = self._check("qweight", ("I32",))
+        words, outputs = self._matrix("I32")
         return outputs, words * self._per_word
 
     def _check_scales(self) -> Tile:
@@ -145,7 +142,7 @@ class Awq(StoredWeight):
     suffixes = ("qweight", "scales", "qzeros")
 
     def _shape(self) -> tuple[int, int]:
-        inputs, words = self._check("qweight", ("I32",))
+        inputs, words = self._matrix("I32")
         return words * _WORD // 4, inputs
 
     def _check_scales(self) -> Tile:

@@ -233,6 +233,13 @@ class StoredWeight(QuantizedWeight):
             )
         return shape
 
+    def _matrix(self, dtype: str) -> tuple[int, int]:
+        """The shape of the codes, which have two dimensions. Raises ModelError."""
+        shape = self._check(self.suffixes[0], (dtype,))
+        if len(shape) != 2 or 0 in shape:
+            raise WrongShape(f"{self._name()} has shape {list(shape)}; two dimensions above 0 are required")
+        return shape[0], shape[1]
+
     def _name(self, suffix: str | None = None) -> str:
         return f"{self._folder.path}: tensor {self._module}.{suffix or self.suffixes[0]}"
 
