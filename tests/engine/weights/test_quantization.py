@@ -361,8 +361,8 @@ BAD_SCALES = [
     ("gptq", edit("scales", INF, 9), "scales: a scale is inf; finite ones are needed"),
     ("awq", edit("scales", NAN, 9), "scales: a scale is nan"),
     ("pack-quantized W4A16, bfloat16", edit("weight_scale", INF), "weight_scale: a scale is inf"),
-    ("gptq, act order", edit("g_idx", 2, 7), r"g_idx: a group is not in 0 … 1"),
-    ("gptq, act order", edit("g_idx", -1, 7), r"g_idx: a group is not in 0 … 1"),
+    ("gptq, act order", edit("g_idx", 2, 7), r"up_proj\.g_idx: a group is 2; 0 … 1 are allowed"),
+    ("pack-quantized W4A16, act order", edit("weight_g_idx", -1, 7), r"weight_g_idx: a group is -1; 0 … 1 are"),
 ]
 
 

@@ -91,10 +91,7 @@ class PackQuantized(StoredWeight):
         return unpack(self._read("weight_zero_point").T, bits).T[:rows].float()
 
     def _order(self) -> torch.Tensor | None:
-        if not self._has("weight_g_idx"):
-            return None
-        order = self._read("weight_g_idx").long()
-        return None if (order == -1).all() else order  # it was initialized, and not used
+        return self._groups("weight_g_idx")
 
 
 class Gptq(StoredWeight):
@@ -133,7 +130,7 @@ class Gptq(StoredWeight):
         return zeros.float()
 
     def _order(self) -> torch.Tensor | None:
-        return self._read("g_idx").long() if self._has("g_idx") else None
+        return self._groups("g_idx")
 
 
 class Awq(StoredWeight):

@@ -159,11 +159,9 @@ class QuantizedWeight(ABC):
 
     def _grid(self) -> ScaleGrid:
         outputs, inputs = self.shape
-        grid, scales, order = self._tile.grid(outputs, inputs), self._scales(), self._order()
+        scales, order = self._scales(), self._order()
         if order is None:
             order = torch.arange(inputs) // (self._tile.inputs or inputs)
-        elif order.min() < 0 or order.max() >= grid[1]:
-            raise CorruptModel(f"{self._name('g_idx')}: a group is not in 0 … {grid[1] - 1}")
         return ScaleGrid(scales, self._zeros(), self._tile.outputs or outputs, order)
 
     @abstractmethod
@@ -208,6 +206,17 @@ class StoredWeight(QuantizedWeight):
         if tile.outputs == 1 and tile.inputs is not None and inputs % tile.inputs:
             reason = f"groups of {tile.inputs} do not divide {inputs} inputs"
             raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
+
+    def _groups(self, suffix: str) -> torch.Tensor | None:
+        """The group of each input; None if the file has none, or only -1, as some tools initialize it. Raises
+        CorruptModel."""
+        if not self._has(suffix) or (groups := self._read(suffix).long()).eq(-1).all():
+            return None
+        count = self._tile.grid(*self.shape)[1]
+        wrong = groups[(groups < 0) | (groups >= count)]
+        if len(wrong):
+            raise CorruptModel(f"{self._name(suffix)}: a group is {int(wrong[0])}; 0 … {count - 1} are allowed")
+        return groups
 
     def _stored(self) -> torch.Tensor:
         return self._read(self.suffixes[0])
