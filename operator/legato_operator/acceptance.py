@@ -93,21 +93,10 @@ def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dic
     account."""
     name = f"{common.pool_name(service, role)}-trial"
     if role == common.GATEWAY:
-        made = gateway.pod(service, name, gateway.template(service, placement))
+        template = gateway.template(service, placement)
     else:
-        made = worker.pod(service, name, worker.template(service, role, placement))
-    metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
-    spec = {
-        "replicas": 0,
-        "selector": {"matchLabels": common.selector(service, role=role)},
-        "template": {"metadata": metadata, "spec": made["spec"]},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": common.DEPLOYMENT,
-        "metadata": common.metadata(service, name),
-        "spec": spec,
-    }
+        template = worker.template(service, role, placement)
+    return common.deployment(service, name, role, template, replicas=0)
 
 
 def _located(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], refusal: str) -> Problem:

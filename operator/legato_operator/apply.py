@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
@@ -159,7 +160,7 @@ async def _take_back(cluster: Cluster, item: Mapping[str, Any], manager: str, ta
     lacking = dict(item)
     if item["kind"] == "Pod":
         kept = {key: item["metadata"][key] for key in ("name", "namespace", "labels")}
-        lacking = {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "uid": uid_of(live)}}
+        lacking = kinds.item("Pod", {**kept, "uid": uid_of(live)})
     try:
         await cluster.apply(lacking, manager)
     except Conflict as conflict:  # permanent: somebody else owns the missing fields
@@ -196,4 +197,4 @@ async def _end_token(cluster: Cluster, service: Ref) -> None:
 
 async def _set_finalizers(cluster: Cluster, ref: Ref, uid: str, finalizers: list[str]) -> None:
     metadata = {"name": ref.name, "namespace": ref.namespace, "uid": uid, "finalizers": finalizers}
-    await cluster.apply({"apiVersion": names.API_VERSION, "kind": ref.kind, "metadata": metadata}, common.MANAGER)
+    await cluster.apply(kinds.item(ref.kind, metadata), common.MANAGER)

@@ -13,9 +13,9 @@ import pytest
 import required
 import yaml
 
+from legato_operator.api import kinds
 from legato_operator.kubernetes import handlers
 from legato_operator.kubernetes import settings as operator_settings
-from legato_operator.kubernetes.client import kinds
 from legato_operator.manifests import common
 from legato_operator.observing import ownership
 from legato_protocol import names

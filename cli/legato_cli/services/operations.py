@@ -85,12 +85,8 @@ class Operations:
 
 def _annotated(service: InferenceService, annotation: str, value: str) -> dict[str, Any]:
     """Returns a patch of the service with one annotation."""
-    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.INFERENCE_SERVICE,
-        "metadata": {**metadata, "annotations": {annotation: value}},
-    }
+    name = service.metadata.name
+    return common.partial_object(service, names.INFERENCE_SERVICE, name, annotations={annotation: value})
 
 
 def _check(spec: Spec, name: str, replicas: int, seconds: float | None) -> None:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Cluster, Object, ref_of
 from legato_operator.errors import ClusterError, Conflict
-from legato_operator.kubernetes.client import kinds
 from legato_operator.kubernetes.leases.lease import micro_time
 from legato_operator.manifests import common
 
@@ -53,19 +53,18 @@ class Events:
     def _event(self, about: Object, kind: str, reason: str, note: str) -> dict[str, Any]:
         metadata, note = about["metadata"], note[:LONGEST_NOTE]
         content_hash = hashlib.sha256("\0".join((metadata["uid"], kind, reason, note)).encode()).hexdigest()[:16]
-        return {
-            "apiVersion": kinds.KINDS["Event"].api_version,
-            "kind": "Event",
-            "metadata": {"name": f"{metadata['name']}.{content_hash}", "namespace": metadata["namespace"]},
-            "eventTime": micro_time(),
-            "reportingController": common.MANAGER,
-            "reportingInstance": self._instance,
-            "action": "Reconcile",
-            "reason": reason,
-            "regarding": _reference(about),
-            "note": note,
-            "type": kind,
-        }
+        return kinds.item(
+            "Event",
+            {"name": f"{metadata['name']}.{content_hash}", "namespace": metadata["namespace"]},
+            eventTime=micro_time(),
+            reportingController=common.MANAGER,
+            reportingInstance=self._instance,
+            action="Reconcile",
+            reason=reason,
+            regarding=_reference(about),
+            note=note,
+            type=kind,
+        )
 
 
 def _reference(about: Object) -> dict[str, str]:

@@ -14,8 +14,8 @@ from typing import Any
 import kopf
 from kubernetes.client import Configuration
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Object
-from legato_operator.kubernetes.client import kinds
 from legato_operator.manifests import common
 from legato_operator.observing import ownership
 from legato_protocol import names

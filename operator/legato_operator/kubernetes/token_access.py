@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.controller import Reconciles
 from legato_operator.errors import ClusterError, Conflict, Forbidden, Invalid, ObjectNotFound
-from legato_operator.kubernetes.client import kinds
 from legato_operator.manifests import common
 from legato_operator.observing.observe import list_known
 from legato_protocol import names
@@ -122,10 +122,9 @@ class TokenAccess:
     def _binding(self, namespace: str) -> dict[str, Any]:
         group = "rbac.authorization.k8s.io"
         subject = {"kind": "ServiceAccount", "namespace": self._account.namespace, "name": self._account.name}
-        return {
-            "apiVersion": kinds.KINDS["RoleBinding"].api_version,
-            "kind": "RoleBinding",
-            "metadata": {"name": self._role, "namespace": namespace, "labels": dict(OURS)},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": self._role},
-            "subjects": [subject],
-        }
+        return kinds.item(
+            "RoleBinding",
+            {"name": self._role, "namespace": namespace, "labels": dict(OURS)},
+            roleRef={"apiGroup": group, "kind": "ClusterRole", "name": self._role},
+            subjects=[subject],
+        )

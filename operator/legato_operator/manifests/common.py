@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from legato_operator.api import kinds
 from legato_operator.api.resources import InferenceService
 from legato_operator.api.spec.compute_resources import Resources
 from legato_operator.cluster import Object, is_leaving
@@ -49,10 +50,44 @@ MILLION = 1_000_000
 LAST_WORDS = 5  # seconds beyond the drain deadline in which a process notifies its clients and ends by itself
 
 
-def metadata(service: InferenceService, name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Returns the metadata of an owned object."""
-    mine = {names.LABEL_SERVICE: service.metadata.name, **(labels or {})}
-    return {"name": name, "namespace": service.metadata.namespace, "labels": mine}
+def owned_object(
+    service: InferenceService,
+    kind: str,
+    name: str,
+    labels: Mapping[str, str] = {},
+    annotations: Mapping[str, str] = {},
+    **fields: Any,
+) -> dict[str, Any]:
+    """Returns an object of the service; its owner reference needs the service's uid."""
+    mine = {names.LABEL_SERVICE: service.metadata.name, **labels}
+    metadata = {"name": name, "namespace": service.metadata.namespace, "labels": mine}
+    return kinds.item(kind, metadata | ({"annotations": dict(annotations)} if annotations else {}), **fields)
+
+
+def partial_object(service: InferenceService, kind: str, name: str, **metadata: Any) -> dict[str, Any]:
+    """Returns an object with only this metadata, which a field manager applies to an existing one."""
+    return kinds.item(kind, {"name": name, "namespace": service.metadata.namespace, **metadata})
+
+
+def pod(
+    service: InferenceService, name: str, template: Mapping[str, Any], annotations: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Returns a pod of a template, labelled with its revision."""
+    metadata = template["metadata"]
+    labels = {**metadata["labels"], names.LABEL_POD_REVISION: revision_of(template)}
+    annotations = {**metadata.get("annotations", {}), **annotations}
+    return owned_object(service, "Pod", name, labels, annotations, spec=template["spec"])
+
+
+def deployment(
+    service: InferenceService, name: str, role: str, template: Mapping[str, Any], **spec: Any
+) -> dict[str, Any]:
+    """Returns a Deployment of the pods of a role."""
+    made = pod(service, name, template)
+    metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
+    selected = {"matchLabels": selector(service, role=role)}
+    pods = {"metadata": metadata, "spec": made["spec"]}
+    return owned_object(service, DEPLOYMENT, name, spec={**spec, "selector": selected, "template": pods})
 
 
 def role_labels(role: str) -> dict[str, str]:
@@ -131,8 +166,7 @@ def is_ours(item: Object) -> bool:
 
 def service_object(service: InferenceService, uid: str) -> Object:
     """Returns the part of a service's object that owner references need."""
-    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace, "uid": uid}
-    return {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE, "metadata": metadata}
+    return partial_object(service, names.INFERENCE_SERVICE, service.metadata.name, uid=uid)
 
 
 def workers_name(service: InferenceService) -> str:

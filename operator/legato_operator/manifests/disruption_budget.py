@@ -28,5 +28,4 @@ def _budget(service: InferenceService, part: str, bound: dict[str, int]) -> dict
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": common.selector(service, role=part)},
     }
-    metadata = common.metadata(service, common.pool_name(service, part))
-    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
+    return common.owned_object(service, "PodDisruptionBudget", common.pool_name(service, part), spec=spec)

@@ -46,5 +46,4 @@ _CONTROL = [_port(names.WORKER_CONTROL_PORT), _port(names.CONTROL_TLS_PORT)]
 def _policy(service: InferenceService, part: str, app: str, ingress: list[dict[str, Any]]) -> dict[str, Any]:
     selector = {"matchLabels": common.selector(service, app=app)}
     spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
-    metadata = common.metadata(service, common.pool_name(service, part))
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    return common.owned_object(service, "NetworkPolicy", common.pool_name(service, part), spec=spec)

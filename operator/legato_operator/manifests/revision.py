@@ -15,15 +15,9 @@ def controller_revision(
     """Returns a ControllerRevision; newer ones have higher numbers. `made_from` is the revision of the spec."""
     revision = common.revision_of(data)
     labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
-    metadata = common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels)
-    metadata |= {"annotations": {common.ANNOTATION_MADE_FROM: made_from}} if made_from else {}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": common.REVISION,
-        "metadata": metadata,
-        "data": data,
-        "revision": number,
-    }
+    annotations = {common.ANNOTATION_MADE_FROM: made_from} if made_from else {}
+    name = f"{common.pool_name(service, role)}-{revision}"
+    return common.owned_object(service, common.REVISION, name, labels, annotations, data=data, revision=number)
 
 
 def template_of(item: Object) -> dict[str, Any]:

@@ -43,8 +43,7 @@ def _http_route(service: InferenceService, given: HTTPRoutePart) -> dict[str, An
         **({"hostnames": list(given.hostnames)} if given.hostnames else {}),
         "rules": [{"backendRefs": [backend], "timeouts": {"request": "0s"}}],
     }
-    metadata = _metadata(service, given.annotations)
-    return {"apiVersion": "gateway.networking.k8s.io/v1", "kind": HTTP_ROUTE, "metadata": metadata, "spec": spec}
+    return common.owned_object(service, HTTP_ROUTE, name(service), annotations=given.annotations, spec=spec)
 
 
 def _parent(given: ParentReference) -> dict[str, Any]:
@@ -59,10 +58,4 @@ def _ingress(service: InferenceService, given: IngressPart) -> dict[str, Any]:
         "rules": [{"host": host, "http": http} for host in given.hosts],
         **({"tls": [{"hosts": list(given.hosts), "secretName": given.tls_secret}]} if given.tls_secret else {}),
     }
-    metadata = _metadata(service, given.annotations)
-    return {"apiVersion": "networking.k8s.io/v1", "kind": INGRESS, "metadata": metadata, "spec": spec}
-
-
-def _metadata(service: InferenceService, annotations: Mapping[str, str]) -> dict[str, Any]:
-    metadata = common.metadata(service, name(service))
-    return metadata | ({"annotations": dict(annotations)} if annotations else {})
+    return common.owned_object(service, INGRESS, name(service), annotations=given.annotations, spec=spec)

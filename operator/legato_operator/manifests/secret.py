@@ -66,9 +66,9 @@ def manifest(service: InferenceService, token: ServiceToken) -> dict[str, Any]:
     }
     annotations = {_WRITTEN: token_id(token.token), _SINCE: _stamp(token.since), _STEPPED: _stamp(token.changed)}
     annotations |= {_ANSWERED: token.answered} if token.answered else {}
-    metadata = common.metadata(service, common.token_name(service)) | {"annotations": annotations}
     data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items() if text}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+    name = common.token_name(service)
+    return common.owned_object(service, "Secret", name, annotations=annotations, type="Opaque", data=data)
 
 
 def read(secret: Object) -> ServiceToken | None:
@@ -94,10 +94,9 @@ def read(secret: Object) -> ServiceToken | None:
 def witness(service: InferenceService, uid: str) -> dict[str, Any]:
     """Returns an object that garbage collection deletes with the Secret of this uid; unlike Secrets it is watched."""
     name = common.token_name(service)
-    owner = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": uid}}
-    metadata = common.metadata(service, name, {names.LABEL_ROLE: common.TOKEN})
-    made = {"apiVersion": "apps/v1", "kind": common.REVISION, "metadata": metadata, "data": {}, "revision": 1}
-    return common.owned(made, owner)
+    labels = {names.LABEL_ROLE: common.TOKEN}
+    made = common.owned_object(service, common.REVISION, name, labels, data={}, revision=1)
+    return common.owned(made, common.partial_object(service, "Secret", name, uid=uid))
 
 
 def belongs_to(secret: Object, service: str) -> bool:

@@ -22,7 +22,7 @@ def gateway(service: InferenceService) -> dict[str, Any]:
         "selector": common.selector(service, role=common.GATEWAY),
         "ports": [{**port, "targetPort": "http", "protocol": "TCP"}],
     }
-    return _service(service, service.metadata.name, spec)
+    return common.owned_object(service, "Service", service.metadata.name, spec=spec)
 
 
 def workers(service: InferenceService) -> dict[str, Any]:
@@ -36,13 +36,9 @@ def workers(service: InferenceService) -> dict[str, Any]:
             _control(names.CONTROL_TLS, names.CONTROL_TLS_PORT),
         ],
     }
-    return _service(service, common.workers_name(service), spec)
+    return common.owned_object(service, "Service", common.workers_name(service), spec=spec)
 
 
 def _control(name: str, port: int) -> dict[str, Any]:
     """Returns a named control port; an EndpointSlice only lists the ports that its pods have."""
     return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
-
-
-def _service(service: InferenceService, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Service", "metadata": common.metadata(service, name), "spec": spec}

@@ -61,7 +61,7 @@ def _plan_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     ]
     names = free_names(common.pool_name(observed.service, common.GATEWAY), pods)
     owner = common.service_object(observed.service, observed.uid)
-    made = (common.owned(gateway.pod(observed.service, next(names), template), owner) for _ in range(step.create))
+    made = (common.owned(common.pod(observed.service, next(names), template), owner) for _ in range(step.create))
     namespace = observed.service.metadata.namespace
     return PoolPlan(
         start=tuple(Apply(item) for item in made),

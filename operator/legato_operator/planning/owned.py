@@ -12,7 +12,6 @@ from legato_operator.manifests import (
     pool,
     secret,
     service,
-    service_account,
 )
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import adapters, worker
@@ -34,8 +33,8 @@ def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> li
     if placement.containers is None:
         return common_objects  # pods that are processes of one machine need nothing else
     return [
-        service_account.worker(service_),
-        service_account.gateway(service_),
+        access.worker_account(service_),
+        access.gateway_account(service_),
         access.role(service_),
         access.binding(service_),
         service.workers(service_),

@@ -2,7 +2,7 @@
 
 import urllib3
 
-from legato_operator.kubernetes.client import kinds
+from legato_operator.api import kinds
 
 SECRETS = "/api/v1/namespaces/team/secrets/"
 

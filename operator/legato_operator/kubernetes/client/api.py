@@ -15,6 +15,7 @@ import urllib3
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Object, ObjectList, Ref, ref_of
 from legato_operator.errors import (
     ClusterError,
@@ -26,7 +27,6 @@ from legato_operator.errors import (
     Throttled,
     Unavailable,
 )
-from legato_operator.kubernetes.client import kinds
 from legato_operator.kubernetes.client.throttle import Throttle, retry_after
 
 CONNECT_TIMEOUT = 5.0  # seconds

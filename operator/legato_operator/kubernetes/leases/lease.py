@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator.api import kinds
 from legato_operator.cluster import Ref, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, ObjectNotFound
-from legato_operator.kubernetes.client import kinds
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.manifests import common
 
@@ -136,8 +136,7 @@ class Claim:
 
     def _object(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
         mine = {"name": self._ref.name, "namespace": self._ref.namespace, "ownerReferences": list(self._owners)}
-        api_version = kinds.KINDS["Lease"].api_version
-        return {"apiVersion": api_version, "kind": "Lease", "metadata": {**metadata, **mine}, "spec": dict(spec)}
+        return kinds.item("Lease", {**metadata, **mine}, spec=dict(spec))
 
     async def give_back(self) -> None:
         """Releases the Lease, so that the next holder need not wait. Without an answer, the Lease expires."""

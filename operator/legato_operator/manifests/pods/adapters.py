@@ -49,12 +49,8 @@ def list_id(service: InferenceService, placement: PodPlacement) -> str:
 
 def config_map(service: InferenceService, placement: PodPlacement) -> dict[str, Any]:
     """Returns the ConfigMap with the list."""
-    return {
-        "apiVersion": "v1",
-        "kind": CONFIG_MAP,
-        "metadata": common.metadata(service, name(service.metadata.name)),
-        "data": {adapter_list.FILE: adapter_list.text(entries(service, placement))},
-    }
+    data = {adapter_list.FILE: adapter_list.text(entries(service, placement))}
+    return common.owned_object(service, CONFIG_MAP, name(service.metadata.name), data=data)
 
 
 def content(config: Object) -> dict[str, str]:

@@ -45,33 +45,17 @@ def template(service: InferenceService, placement: PodPlacement) -> dict[str, An
     return overlay.merge(ours, service.spec.gateway.template) if placement.containers else ours
 
 
-def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
-    """Returns one gateway replica."""
-    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
-    metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
-    metadata |= _annotations(template)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
-
-
 def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str, Any]:
-    """Returns the Deployment of all gateway replicas: a new one serves before an old one is removed. Pods are labelled
-    with their revision."""
-    name = common.pool_name(service, common.GATEWAY)
-    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
-    labels = common.metadata(service, name, {**template["metadata"]["labels"], **revision})["labels"]
-    spec = {
-        "replicas": service.spec.gateway.replicas,
-        "revisionHistoryLimit": 2,
-        "selector": {"matchLabels": common.selector(service, role=common.GATEWAY)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "template": {"metadata": {"labels": labels, **_annotations(template)}, "spec": template["spec"]},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": common.DEPLOYMENT,
-        "metadata": common.metadata(service, name),
-        "spec": spec,
-    }
+    """Returns the Deployment of all gateway replicas: a new one serves before an old one is removed."""
+    return common.deployment(
+        service,
+        common.pool_name(service, common.GATEWAY),
+        common.GATEWAY,
+        template,
+        replicas=service.spec.gateway.replicas,
+        revisionHistoryLimit=2,
+        strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    )
 
 
 def step_objective(spec: Spec) -> float:
@@ -81,11 +65,6 @@ def step_objective(spec: Spec) -> float:
     without the flag, so it then keeps the default.
     """
     return spec.slo.tpot if _decode_helps(spec) or not spec.gateway.image else Slo().tpot
-
-
-def _annotations(template: dict[str, Any]) -> dict[str, Any]:
-    """Returns the annotations of the pods as a part of their metadata."""
-    return {kind: value for kind, value in template["metadata"].items() if kind == "annotations"}
 
 
 def _in_container(

@@ -51,12 +51,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
 
 def pod(service: InferenceService, name: str, template: dict[str, Any], failures: int = 0) -> dict[str, Any]:
     """Returns one worker of a pool; `failures` counts the failures in a row of its predecessors."""
-    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
-    metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
-    annotations = dict(template["metadata"].get("annotations", {}))
-    annotations |= {common.ANNOTATION_FAILURES: str(failures)} if failures else {}
-    metadata |= {"annotations": annotations} if annotations else {}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    return common.pod(service, name, template, {common.ANNOTATION_FAILURES: str(failures)} if failures else {})
 
 
 def draining(service: InferenceService, name: str, uid: str, since: float) -> dict[str, Any]:
@@ -64,14 +59,8 @@ def draining(service: InferenceService, name: str, uid: str, since: float) -> di
 
     A separate field manager applies it.
     """
-    metadata = {
-        "name": name,
-        "namespace": service.metadata.namespace,
-        "uid": uid,
-        "annotations": {common.ANNOTATION_DRAINING: repr(since)},
-        "labels": {names.LABEL_SERVING: "false"},
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    annotations, labels = {common.ANNOTATION_DRAINING: repr(since)}, {names.LABEL_SERVING: "false"}
+    return common.partial_object(service, "Pod", name, uid=uid, annotations=annotations, labels=labels)
 
 
 def adopted(service: InferenceService, name: str, uid: str, pool: Object) -> dict[str, Any]:
@@ -79,15 +68,12 @@ def adopted(service: InferenceService, name: str, uid: str, pool: Object) -> dic
 
     A separate field manager applies it.
     """
-    metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid}
-    return common.owned({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}, pool)
+    return common.owned(common.partial_object(service, "Pod", name, uid=uid), pool)
 
 
 def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
     """Returns the label of a recalled worker, which replaces `draining`."""
-    labels = {names.LABEL_SERVING: "true"}
-    metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    return common.partial_object(service, "Pod", name, uid=uid, labels={names.LABEL_SERVING: "true"})
 
 
 def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""API paths of each kind that the operator reads or writes."""
+"""The kinds that the operator reads or writes: their API versions and paths."""
 
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from legato_protocol import names
 
@@ -38,6 +40,11 @@ KINDS = {
     "Service": Kind("v1", "services"),
     "ServiceAccount": Kind("v1", "serviceaccounts"),
 }
+
+
+def item(kind: str, metadata: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Returns an object of a kind."""
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 
 def path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
