@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from legato_gateway import generation_config
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
+from legato_gateway.clients.api_keys import KeyFile
 from legato_gateway.clients.identify import Quotas
-from legato_gateway.clients.key_file import KeyFile
-from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
+from legato_gateway.discovery.addresses import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
-from legato_gateway.http.certificate import PublicCertificate
 from legato_gateway.http.connections import limits
 from legato_gateway.http.connections.limits import ConnectionLimits
+from legato_gateway.http.server import PublicCertificate
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.relay.relay import RelayPolicy
 from legato_gateway.relay.retry import RetryPolicy

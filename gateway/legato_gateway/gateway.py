@@ -14,8 +14,7 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import InternalFault
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import app, control, health
-from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.http.demand_watch import DemandWatch
+from legato_gateway.http.demand_report import DemandReporter, DemandWatch
 from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.context import RelayContext
@@ -32,12 +31,10 @@ from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import ModelTokenizer
-from legato_gateway.ui.load_samples import LoadSampler
-from legato_gateway.ui.ui_state import UIState
+from legato_gateway.ui.page_data import LoadSampler, UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
-from legato_gateway.workers.served_adapters import ServedAdapters
-from legato_gateway.workers.served_length import ServedLength
+from legato_gateway.workers.served import ServedAdapters, ServedLength
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.model_files.adapter_file import AdapterFile

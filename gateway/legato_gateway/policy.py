@@ -15,10 +15,9 @@ from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NOTHING, NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_gateway.routing.hot_workers import TRIES, HotWorkers
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
-from legato_gateway.routing.rebalancing import HotWorker, RebalancingPolicy
+from legato_gateway.routing.rebalancing import TRIES, HotWorker, HotWorkers, RebalancingPolicy
 from legato_gateway.routing.scorers import RUNNING_WEIGHT, Objectives, Weights, compute_seconds
 from legato_gateway.workers.fleet import Fleet
 

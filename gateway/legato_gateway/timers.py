@@ -1,5 +1,6 @@
-"""A clock with timers, as the gateway's parts use it. An event loop is one; tests have their own."""
+"""A clock with timers, as the gateway's parts use it (an event loop is one; tests have their own), and pauses."""
 
+import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,3 +20,21 @@ class Timers(Protocol):
     def call_soon(self, callback: Callable[..., object], *args: Any) -> Timer: ...
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer: ...
+
+
+class Backoff:
+    """Growing pauses between attempts in seconds, with jitter so that gateways do not all try again in one moment."""
+
+    def __init__(self, first: float, most: float, jitter: Callable[[], float] = random.random) -> None:
+        self._first, self._most, self._jitter = first, most, jitter
+        self.reset()
+
+    def reset(self) -> None:
+        """Makes the next pause as short as the first one."""
+        self._next = self._first
+
+    def next(self) -> float:
+        """Returns the next pause."""
+        pause = self._next * (0.5 + self._jitter())
+        self._next = min(self._next * 2, self._most)
+        return pause

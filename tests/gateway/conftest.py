@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from virtual_loop import VirtualLoop
 
 from legato_gateway.admission.queue import Admission
-from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
+from legato_gateway.discovery.addresses import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics

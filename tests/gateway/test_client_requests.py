@@ -5,7 +5,7 @@ import json
 import pytest
 from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
 
-from legato_gateway.parsers.tool_calls.support import ToolSupport
+from legato_gateway.parsers.tool_calls.families import ToolSupport
 from legato_gateway.request import Delta
 from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
 

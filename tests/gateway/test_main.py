@@ -14,7 +14,7 @@ import openai
 import pytest
 from gateway_process import BODY, LIMIT, gateway_process, refused
 
-from legato_gateway.discovery import WorkerAddress
+from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.errors import InternalFault
 from legato_gateway.gateway import Gateway
 from legato_gateway.serving.bodies.preparation import LONG

@@ -2,9 +2,9 @@
 
 import pytest
 
-from legato_grammar import verdicts
+from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
-from legato_grammar.verdicts import Verdicts
+from legato_grammar.validation import Verdicts
 from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX
 
 
@@ -38,7 +38,7 @@ def test_a_bad_one_is_refused_each_time():
 def test_the_oldest_is_forgotten_first():
     judge = Judge()
     found = Verdicts(judge)
-    for number in range(verdicts.MOST_KEPT + 1):
+    for number in range(validation.MOST_KEPT + 1):
         found.check(REGEX, str(number))
     judge.asked.clear()
     found.check(REGEX, "1")

@@ -16,8 +16,8 @@ from fastapi import FastAPI
 
 from legato_gateway.access_log import AccessEntry
 from legato_gateway.clients import api_keys
+from legato_gateway.clients.api_keys import KeyFile
 from legato_gateway.clients.identify import Clients
-from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.generation_config import NEUTRAL
 from legato_gateway.http import app as application
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage

@@ -1,6 +1,6 @@
 """Admits, queues or refuses requests. Pure: time and fleet are arguments, nothing is awaited.
 
-Order. Priorities are weights, see `priority_shares`. Within a level of priority, the tenant that was served the fewest
+Order. Priorities are weights, see `priority_level`. Within a level of priority, the tenant that was served the fewest
 tokens goes first (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024:
 prompt tokens count 1, output tokens `output_weight`; a tenant that returns from idleness is lifted to the least counter
 of the waiting ones, so that idleness earns no credit). Tokens that workers served a tenant through other gateways count

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from legato_gateway.admission.priority_level import Place, PriorityLevel
-from legato_gateway.admission.priority_shares import RANKS, RATIO, PriorityShares
-from legato_gateway.admission.tenant_counters import TenantCounters
-from legato_gateway.admission.tenant_order import TenantOrder
+from legato_gateway.admission.priority_level import RANKS, RATIO, Place, PriorityLevel, PriorityShares
+from legato_gateway.admission.tenant_counters import TenantCounters, TenantOrder
 from legato_gateway.admission.ticket import Ticket
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
+from fastapi import APIRouter, Request
 from msgspec import UNSET, Raw, UnsetType
 
-from legato_gateway.anthropic import blocks, tools
+from legato_gateway.anthropic import blocks, errors, tools
 from legato_gateway.anthropic.errors import HEADER_VERSION
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
@@ -18,8 +19,10 @@ from legato_gateway.errors import BadRequest, ContextLengthExceeded, ThreadUnsup
 from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.chat.renaming import rename_in_errors
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.serving import ignored
+from legato_gateway.serving import ignored, openapi
 from legato_gateway.serving.bodies import parsing
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.handlers import add_generation, prepared
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
@@ -146,3 +149,16 @@ def _renamed_errors(places: Sequence[str]) -> Iterator[None]:
         error.message = f"prompt is too long: {error.message}"  # clients that compact conversations look for this
         error.args = (error.message,)
         raise
+
+
+def router(serving: ServingContext) -> APIRouter:
+    """Returns the routes under `/v1/messages`."""
+    routes = APIRouter(prefix="/v1", responses=openapi.errors(errors.SCHEMA))
+    add_generation(routes, serving, "/messages", prepare, MessagesBody)
+
+    @routes.post("/messages/count_tokens", openapi_extra=openapi.takes(CountTokensBody))
+    async def count_tokens(request: Request) -> dict[str, int]:
+        """The number of tokens of a message's prompt."""
+        return {"input_tokens": await prepared(serving, request, count)}
+
+    return routes

@@ -14,7 +14,7 @@ from legato_gateway.anthropic import errors
 from legato_gateway.errors import GatewayError
 from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
 from legato_gateway.request import Delta, Usage
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 _Event = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The file with the hashes of API keys, and the tenant of each.
+"""Clients and their rights, and the file with the hashes of API keys and the tenant of each.
 
     {"tenants": {"team-a": {"keys": ["sha256:9f86…"], "maxPriority": 10, "tokensPerMinute": 60000,
                             "maxOutputTokens": 1024}}}
@@ -10,14 +10,46 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from legato_gateway.clients.client import Client
+from legato_gateway.errors import PriorityNotAllowed
 from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
-from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles, InvalidFile
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """`tenant` decides fair shares and quotas; it is empty if not even an address is known."""
+
+    tenant: str = ""
+    max_priority: int | None = None  # None: any
+    own_prefix_cache: bool = False  # True if no other tenant's requests share its blocks
+    by_address: bool = False  # the tenant is only an address, which clients share and change
+    max_output: int | None = None  # maximum number of tokens of an answer; None: the service's bound
+
+    @property
+    def owner(self) -> str:
+        """The tenant that stored responses belong to. Clients without a name share one."""
+        return "" if self.by_address else self.tenant
+
+    def check_priority(self, priority: int) -> None:
+        """Raises PriorityNotAllowed for a higher one than this client may use."""
+        if self.max_priority is not None and priority > self.max_priority:
+            text = f"priority {priority} is not allowed with this API key (at most {self.max_priority})"
+            raise PriorityNotAllowed(text, param="priority")
+
+    def cache_salt(self, asked: str) -> str:
+        """Returns the salt of the root of block hashes, where the request has the salt `asked` ("": none).
+
+        The prefix of a tenant's salt is one that no client's text can produce."""
+        if self.own_prefix_cache:
+            return f"tenant\0{self.tenant}\0{asked}"
+        return asked and f"shared\0{asked}"
+
 
 MOST_TOKENS: Final = 10**12
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -83,3 +115,16 @@ def parse(content: bytes) -> ClientKeys:
 
 def _given(by_tenant: Mapping[str, int | None]) -> dict[str, int]:
     return {tenant: tokens for tenant, tokens in by_tenant.items() if tokens is not None}
+
+
+class KeyFile(FollowedFiles[ClientKeys]):
+    """Follows the file, so that keys change without a restart. `keys` come from the last good one."""
+
+    def __init__(self, path: Path, interval: float = INTERVAL) -> None:
+        """Raises InvalidFile: a gateway does not start without the keys that it must require."""
+        super().__init__("API keys", (path,), parse, interval)
+
+    @property
+    def keys(self) -> ClientKeys:
+        """The current keys."""
+        return self.value

@@ -9,8 +9,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 
 from legato_gateway.admission.limits import Quota
-from legato_gateway.clients.client import Client
-from legato_gateway.clients.key_file import KeyFile
+from legato_gateway.clients.api_keys import Client, KeyFile
 from legato_gateway.errors import BadRequest, InvalidAPIKey
 from legato_gateway.request import MAX_NAME_CHARACTERS
 from legato_protocol import names

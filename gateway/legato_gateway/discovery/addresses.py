@@ -1,9 +1,14 @@
-"""The interface of all sources of worker addresses, and the simplest source."""
+"""Workers' addresses: the interface of all their sources, a fixed list, and a JSON file."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
+
+from legato_protocol.process.followed_files import FollowedFiles, InvalidFile
 
 
 class WorkerAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,3 +42,45 @@ class StaticDiscovery:
 
     async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
         yield self._workers
+
+
+class BadWorkersFile(InvalidFile):
+    """A workers file that is not a JSON list of `{"worker", "address"}`. The text says where and why."""
+
+
+class FileDiscovery(FollowedFiles[tuple[WorkerAddress, ...] | None]):
+    """Workers listed in a JSON file, in which a local operator writes them for its gateway.
+
+    Its writer replaces it atomically, and it may come later than this process.
+    """
+
+    def __init__(self, path: Path, interval: float = 0.1) -> None:
+        self.value = None
+        with contextlib.suppress(InvalidFile):
+            super().__init__("workers", (path,), parse_workers, interval)
+
+    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        known: tuple[WorkerAddress, ...] | None = None
+        while True:
+            if self.value is not None and self.value != known:
+                known = self.value
+                yield known
+            await asyncio.sleep(self._interval)
+            self.reload()
+
+
+def parse_workers(content: bytes) -> tuple[WorkerAddress, ...]:
+    """Parses a workers file. Raises BadWorkersFile."""
+    try:
+        workers = msgspec.json.decode(content, type=list[WorkerAddress])
+    except msgspec.DecodeError as error:
+        raise BadWorkersFile(str(error)) from None
+    seen: set[str] = set()
+    for each in workers:
+        if each.worker in seen:
+            raise BadWorkersFile(f"worker {each.worker!r} is listed twice")
+        host, _, port = each.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise BadWorkersFile(f"{each.address!r} is no host:port")
+        seen.add(each.worker)
+    return tuple(workers)

@@ -8,7 +8,6 @@ unreachable: a gateway outlives its API server.
 import asyncio
 import contextlib
 import logging
-import random
 import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from legato_gateway.discovery import membership
 from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expired, Slices, message
 from legato_gateway.discovery.membership import Members
+from legato_gateway.timers import Backoff
 
 _POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/{namespace}/workerpools/{name}"
 _UNREADABLE = (403, 404)  # the operator does not grant access, or is missing
@@ -71,24 +71,6 @@ def connect(kubeconfig: str) -> ApiClient:
         return ApiClient(configuration)
     except (ConfigException, OSError, YAMLError) as error:
         raise Unreachable(f"the cluster's address and token cannot be read: {error}") from None
-
-
-class Pauses:
-    """Pauses after consecutive failures, with jitter so that gateways do not all retry in one moment."""
-
-    def __init__(self, limits: Limits, jitter: Callable[[], float]) -> None:
-        self._limits = limits
-        self._jitter = jitter
-        self.reset()
-
-    def reset(self) -> None:
-        """Makes the next pause a first one."""
-        self._next = self._limits.backoff_first
-
-    def next(self) -> float:
-        pause = self._next * (0.5 + self._jitter())
-        self._next = min(self._next * 2, self._limits.backoff_most)
-        return pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +149,7 @@ class _Follower:
 
     def run(self) -> None:
         """Runs until `stop`."""
-        pauses = Pauses(self._limits, random.random)
+        pauses = Backoff(self._limits.backoff_first, self._limits.backoff_most)
         while not self._stopped.is_set():
             try:
                 for _ in self._round():

@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from legato_gateway import access_log, errors
 from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
 from legato_gateway.anthropic import errors as anthropic_errors
-from legato_gateway.anthropic import routes as anthropic_routes
+from legato_gateway.anthropic import messages as anthropic_messages
 from legato_gateway.client_request_id import EchoRequestId
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
-from legato_gateway.http import about, cors, docs, health, models
+from legato_gateway.http import cors, health, models
 from legato_gateway.http.state import State
 from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes, tokenization
@@ -48,15 +48,15 @@ class Parts:
 
 def create(parts: Parts) -> FastAPI:
     """Returns the application. Serve it with `protocol.factory`."""
-    app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="Legato gateway", version=health.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = parts.serving
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))
-    app.include_router(anthropic_routes.router(serving))
+    app.include_router(anthropic_messages.router(serving))
     app.include_router(models.router(serving))
     app.include_router(tokenization.router(serving))
-    app.include_router(about.router(parts.status, serving.clients))
-    app.router.routes.extend([*health.probes(parts.status), docs.page()])
+    app.include_router(health.router(parts.status, serving.clients))
+    app.router.routes.extend([*health.probes(parts.status), health.docs_page()])
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
     app.add_middleware(ServerErrorMiddleware, handler=_unknown)  # inside CORS: starlette's own is outermost

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
-from legato_gateway.http.demand_watch import DemandWatch
+from legato_gateway.http.demand_report import DemandWatch
 from legato_gateway.ui import routes
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire import demand

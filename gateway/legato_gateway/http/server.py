@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import cast
 
 import uvicorn
@@ -21,8 +22,28 @@ from legato_gateway.http.connections.protocol import BoundedProtocol
 from legato_gateway.settings import GatewaySettings
 from legato_protocol import names
 from legato_protocol.process import listening
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles
+from legato_protocol.security.tls_files import server_context
 from legato_protocol.security.tls_server import TLSServer
 from legato_protocol.settings.flags import SettingsError
+
+
+class PublicCertificate(FollowedFiles[SSLContext]):
+    """`context` is for new connections; open connections keep theirs.
+
+    Each valid pair of files gets a new context, so that an inconsistent pair leaves nothing half loaded.
+    """
+
+    def __init__(self, certificate: Path, key: Path, interval: float = INTERVAL) -> None:
+        """Raises InvalidFile."""
+        paths = (certificate, key)
+        super().__init__("TLS certificate and key", paths, lambda *_: server_context(certificate, key), interval)
+
+    @property
+    def context(self) -> SSLContext:
+        """The newest context."""
+        return self.value
+
 
 PUBLIC = "http"
 HEALTH = "health"

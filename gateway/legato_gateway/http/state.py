@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from legato_gateway.discovery import Discovery
+from legato_gateway.discovery.addresses import Discovery
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.lifecycle import Stage
@@ -14,6 +14,12 @@ from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.request import RouteRecord
 from legato_gateway.workers.fleet import Worker
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
+
+_OF_HELLO = ("role", "epoch", "kv_revision", "pod_revision", "weights", "layout", "transport", "block_size")
+_OF_LOAD = (
+    *("free_blocks", "cached_blocks", "used_blocks", "quarantined_blocks", "queue_tokens", "waiting", "running"),
+    *("slots", "preemptions", "prefill_rate", "step_time"),
+)
 
 
 class State:
@@ -90,34 +96,11 @@ class State:
             "draining": worker.draining,
         }
         if hello := worker.hello:
-            shown |= {
-                "role": hello.role,
-                "epoch": hello.epoch,
-                "kv_revision": hello.kv_revision,
-                "pod_revision": hello.pod_revision,
-                "weights": hello.weights,
-                "layout": hello.layout,
-                "transport": hello.transport,
-                "block_size": hello.block_size,
-                "total_blocks": hello.num_blocks,
-                "indexed_blocks": self._index.blocks_at(worker.name),
-            }
+            shown |= {name: getattr(hello, name) for name in _OF_HELLO}
+            shown |= {"total_blocks": hello.num_blocks, "indexed_blocks": self._index.blocks_at(worker.name)}
         if load := worker.load:
-            shown |= {
-                "free_blocks": load.free_blocks,
-                "cached_blocks": load.cached_blocks,
-                "used_blocks": load.used_blocks,
-                "quarantined_blocks": load.quarantined_blocks,
-                "queue_tokens": load.queue_tokens,
-                "waiting": load.waiting,
-                "running": load.running,
-                "slots": load.slots,
-                "preemptions": load.preemptions,
-                "prefill_rate": load.prefill_rate,
-                "step_time": load.step_time,
-                "prefill_cost": _fields(load.prefill_cost),
-                "decode_cost": _fields(load.decode_cost),
-            }
+            shown |= {name: getattr(load, name) for name in _OF_LOAD}
+            shown |= {"prefill_cost": _fields(load.prefill_cost), "decode_cost": _fields(load.decode_cost)}
         return shown
 
 

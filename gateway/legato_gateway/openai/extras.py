@@ -8,7 +8,7 @@ from msgspec.json import encode
 
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.openai.sse import NO_EXTRA, ChunkExtra
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 
 @dataclass(frozen=True, slots=True)

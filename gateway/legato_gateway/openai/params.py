@@ -202,3 +202,21 @@ def _stop_tokens(ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
                 f"not a valid token id in stop_token_ids: {id} (0 to {vocabulary - 1})", param="stop_token_ids"
             )
     return ids
+
+
+def kept_tokens(body: SamplingBody, context: int, answer: int) -> int | None:
+    """Returns the number of tokens to keep of each prompt, or None for all. Raises BadRequest if they leave no room.
+
+    -1 keeps as many as leave room in the context for `answer` tokens.
+    """
+    given = body.truncate_prompt_tokens
+    if given is None:
+        return None
+    room = max(1, context - answer)
+    if given == 0 or given > room:
+        raise BadRequest(
+            f"not a valid truncate_prompt_tokens: {given} (-1, or 1 to {room}: the context has {context} tokens, "
+            f"{answer} of them for the answer)",
+            param="truncate_prompt_tokens",
+        )
+    return room if given == -1 else given

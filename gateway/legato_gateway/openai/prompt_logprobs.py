@@ -8,7 +8,7 @@ from typing import Any
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import CompletionBody, SamplingBody
 from legato_gateway.openai.sse import finite
-from legato_gateway.prompt_scores import PromptScores
+from legato_gateway.request import PromptScores
 from legato_protocol.wire.packed_logprobs import PromptToken
 
 TokenBytes = Callable[[int], bytes]

@@ -1,15 +1,16 @@
 """Server-sent events, and the JSON of answers. Each token appends a few bytes to a prefix encoded once per choice."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
 from legato_gateway import errors
-from legato_gateway.request import Delta, Usage
+from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.model_serving import ServedModel
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 DONE = b"data: [DONE]\n\n"
 DEADLINE = "deadline"
@@ -119,3 +120,21 @@ def finite(logprob: float) -> float:
 def new_id(prefix: str) -> str:
     """Returns an id for one answer."""
     return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def token_name(id: int, raw: bytes) -> str:
+    """Returns a token's name: its bytes as text, with replacement characters where they are not UTF-8."""
+    return raw.decode(errors="replace")
+
+
+def logprob_fields(
+    token: TokenText, token_bytes: Callable[[int], bytes], name: Callable[[int, bytes], str] = token_name
+) -> dict[str, Any]:
+    """Returns a token with its log probabilities. `token_bytes` and `name` map a token id to its bytes and its name."""
+    assert token.logprobs is not None
+    top = [_entry(name(best.token, raw := token_bytes(best.token)), raw, best.logprob) for best in token.logprobs.top]
+    return {**_entry(name(token.token, token.raw), token.raw, token.logprobs.logprob), "top_logprobs": top}
+
+
+def _entry(name: str, raw: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": name, "logprob": finite(logprob), "bytes": list(raw)}

@@ -15,8 +15,7 @@ from legato_gateway.relay.records.latency import LatencyRecorder
 from legato_gateway.relay.retry import End, RetryPolicy
 from legato_gateway.relay.sub_request import NEVER, SubRequest
 from legato_gateway.routing.choose import NoRoute
-from legato_gateway.routing.hot_workers import HotWorkers
-from legato_gateway.routing.rebalancing import HotWorker
+from legato_gateway.routing.rebalancing import HotWorker, HotWorkers
 from legato_protocol.wire.stream import Failed, HandoffReport, Part, PromptLogprobs, Started, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction

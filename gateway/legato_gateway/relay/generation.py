@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError
-from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.records.timing import RequestTiming
 from legato_gateway.relay.records.trace import RequestTrace
-from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
+from legato_gateway.request import Delta, GenerationRequest, PromptScores, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
 from legato_gateway.tokenizer.tokens import ModelTokenizer

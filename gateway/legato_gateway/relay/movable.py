@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
-from legato_gateway.routing.hot_workers import TRIES
-from legato_gateway.routing.rebalancing import HotWorker
+from legato_gateway.routing.rebalancing import TRIES, HotWorker
 
 SILENT_STEPS = 3  # a sequence without a token for this number of steps may be preempted, and cannot move
 

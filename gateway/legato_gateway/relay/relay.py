@@ -38,8 +38,7 @@ from legato_gateway.relay.records.trace import RequestTracer
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.request import GenerationRequest, RouteRecord
-from legato_gateway.routing.hot_workers import HotWorkers
-from legato_gateway.routing.rebalancing import RebalancingPolicy
+from legato_gateway.routing.rebalancing import HotWorkers, RebalancingPolicy
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_gateway.workers.links import Links
 from legato_protocol.wire.stream import Part

@@ -20,8 +20,7 @@ from legato_gateway.errors import DeadlineExceeded, GatewayError, InternalFault
 from legato_gateway.request import Delta, Generation, Relay, RouteRecord, Usage
 from legato_gateway.serving import ignored
 from legato_gateway.serving.event_stream import EventStream, StreamPolicy
-from legato_gateway.serving.prepared_request import PreparedRequest
-from legato_gateway.serving.writer import CollectedChoice, Writer
+from legato_gateway.serving.prepared_request import CollectedChoice, PreparedRequest, Writer
 from legato_protocol import names
 
 MAX_EXPLAINED = 8  # routes in one header: clients accept few kilobytes of headers

@@ -10,8 +10,7 @@ from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.parsers.reasoning import support as reasoning_support
 from legato_gateway.parsers.reasoning.support import ReasoningSupport
 from legato_gateway.parsers.tool_calls import families
-from legato_gateway.parsers.tool_calls import support as tool_support
-from legato_gateway.parsers.tool_calls.support import ToolSupport
+from legato_gateway.parsers.tool_calls.families import ToolSupport
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong, TokenizeError
 
 
@@ -61,7 +60,7 @@ class ModelServing:
         reasoning_parser: str = families.AUTO,
     ) -> "ModelServing":
         """Returns the model served with these parsers; `AUTO` chooses them by the chat templates."""
-        tools = tool_support.for_model(tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
+        tools = families.for_model(tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
         tools = replace(tools, in_system=_has_system(tokens))
         reasoning = reasoning_support.for_model(reasoning_parser, tokens.chat_template, tokens)
         return cls(tokens, model, tools, reasoning)

@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from legato_gateway.tokenizer.roles import alternating
 
 
 class TemplateFault(ValueError):
@@ -121,3 +119,23 @@ def _tojson(
     if isinstance(value, UnreadArguments):
         return value["INVALID_JSON"]
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+SYSTEM: Final = "system"
+USER: Final = "user"
+
+
+def alternating(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Merges consecutive messages of the system and of the user, which agents send.
+
+    Later system messages become the user's.
+    """
+    turns: list[Mapping[str, Any]] = []
+    for message in messages:
+        begins = not turns or (len(turns) == 1 and turns[0]["role"] == SYSTEM)
+        role = USER if message["role"] == SYSTEM and not begins else message["role"]
+        if turns and role in (SYSTEM, USER) and turns[-1]["role"] == role:
+            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n{message['content']}"}
+        else:
+            turns.append({**message, "role": role})
+    return turns

@@ -1,7 +1,5 @@
-"""Opens connections to one worker: token, certificate, and backoff after failures."""
+"""Opens connections to one worker: token, certificate, and reasons of failures."""
 
-import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -66,25 +64,6 @@ class Connector:
             close_timeout=1,
             max_size=MAX_FRAME_BYTES,
         )
-
-
-class Backoff:
-    """Growing pauses between attempts in seconds, with jitter so that gateways do not all reconnect in one moment."""
-
-    def __init__(self, first: float, most: float, source: random.Random) -> None:
-        self._first, self._most = first, most
-        self._random = source
-        self.reset()
-
-    def reset(self) -> None:
-        """Makes the next pause as short as the first one."""
-        self._next = self._first
-
-    async def wait(self) -> None:
-        """Sleeps for the next pause."""
-        delay = self._next * (0.5 + self._random.random())
-        self._next = min(self._next * 2, self._most)
-        await asyncio.sleep(delay)
 
 
 def reason(error: Exception) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from legato_gateway.discovery import Discovery, WorkerAddress
+from legato_gateway.discovery.addresses import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.stream_listener import StreamListener
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream

@@ -4,7 +4,6 @@ Frames are decoded here once and passed to a `StreamListener`, which interprets 
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from legato_gateway.workers.connecting import Backoff, Connector, reason
+from legato_gateway.timers import Backoff
+from legato_gateway.workers.connecting import Connector, reason
 from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_gateway.workers.stream_listener import StreamListener
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
@@ -66,7 +66,6 @@ class WorkerStream:
         self._limits = limits or StreamLimits()
         refused = partial(listener.refused, worker)
         self._connector = Connector(address, tokens, self._limits.open_timeout, refused, secured, tls)
-        self._random = random.Random()
         self._connection: ClientConnection | None = None
         self._outbox: deque[bytes] = deque()
         self._outgoing = asyncio.Event()
@@ -124,7 +123,7 @@ class WorkerStream:
         self._snapshot_wanted.set()
 
     def _backoff(self) -> Backoff:
-        return Backoff(self._limits.backoff_first, self._limits.backoff_most, self._random)
+        return Backoff(self._limits.backoff_first, self._limits.backoff_most)
 
     # ── /stream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +142,7 @@ class WorkerStream:
             if self.retired:
                 over(self)
                 return
-            await delays.wait()
+            await asyncio.sleep(delays.next())
 
     async def _run_stream(self, connection: ClientConnection, delays: Backoff) -> None:
         await connection.send(self._greeting)
@@ -226,7 +225,7 @@ class WorkerStream:
                 if isinstance(error, BadFrame):
                     self._listener.bad_frame(self.worker, reason(error))
             self._listener.kv_lost(self.worker)
-            await delays.wait()
+            await asyncio.sleep(delays.next())
 
     async def _run_events(self, connection: ClientConnection, delays: Backoff) -> None:
         await connection.send(self._greeting)

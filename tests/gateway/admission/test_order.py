@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.admission import BUSY, UNMEASURED, drained, held, room, ticket
 
 from legato_gateway.admission.limits import AdmissionLimits
-from legato_gateway.admission.tenant_order import TenantOrder
+from legato_gateway.admission.tenant_counters import TenantOrder
 
 
 def test_idleness_earns_no_credit():

@@ -13,10 +13,8 @@ import pytest
 import scripted_gateway
 
 from legato_gateway.clients import api_keys
-from legato_gateway.clients.api_keys import InvalidAPIKeys
-from legato_gateway.clients.client import Client
+from legato_gateway.clients.api_keys import Client, InvalidAPIKeys, KeyFile
 from legato_gateway.clients.identify import Clients, Quotas
-from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.http.control import WithAPI
 from legato_protocol.process.followed_files import InvalidFile
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from legato_gateway.discovery import WorkerAddress
+from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expired, Slices, message
 
 CONTROL = ({"name": "control", "port": 8082},)

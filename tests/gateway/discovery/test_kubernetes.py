@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from legato_gateway.discovery.kubernetes import KubernetesDiscovery, Limits, Pauses, Unreachable, connect
+from legato_gateway.discovery.kubernetes import KubernetesDiscovery, Limits, Unreachable, connect
+from legato_gateway.timers import Backoff
 
 LIMIT = 90.0  # seconds; only a hang reaches it
 QUICK = Limits(connect=0.5, answer=1.0, watch=1, slack=0.5, backoff_first=0.01, backoff_most=0.1)
@@ -210,7 +211,7 @@ async def test_watches_that_end_are_followed_by_others_from_where_they_ended(kub
 
 
 def test_a_server_that_is_away_is_asked_ever_less_often():
-    pauses = Pauses(Limits(backoff_first=1.0, backoff_most=5.0), jitter=lambda: 0.5)
+    pauses = Backoff(1.0, 5.0, lambda: 0.5)
     assert [pauses.next() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     pauses.reset()
     assert pauses.next() == 1.0

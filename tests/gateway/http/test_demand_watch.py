@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from legato_gateway.http.demand_watch import CHECK_EVERY, DemandWatch
+from legato_gateway.http.demand_report import CHECK_EVERY, DemandWatch
 from legato_protocol.wire.demand import LONGEST_WAIT
 
 AT = 2.25  # seconds until something happens

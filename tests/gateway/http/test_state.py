@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec import structs
 
-from legato_gateway.discovery import WorkerAddress
+from legato_gateway.discovery.addresses import WorkerAddress
 from legato_protocol.wire.load import PrefillCoefficients
 
 

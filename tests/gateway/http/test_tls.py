@@ -17,10 +17,10 @@ import pytest
 import uvicorn
 from certificates import TLSFiles
 
-from legato_gateway.http.certificate import PublicCertificate
 from legato_gateway.http.connections import protocol
 from legato_gateway.http.connections.limits import MADE_ROOM, NO_ROOM, ConnectionLimits, Connections
 from legato_gateway.http.connections.protocol import BoundedProtocol
+from legato_gateway.http.server import PublicCertificate
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.security import tls_server
 from legato_protocol.security.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer

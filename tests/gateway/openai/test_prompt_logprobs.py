@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.request import Delta, GenerationRequest, TokenText
+from legato_gateway.request import Delta, GenerationRequest, PromptScores, TokenText
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
 from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 

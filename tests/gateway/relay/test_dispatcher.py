@@ -11,7 +11,7 @@ from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
 from legato_gateway.routing.prefix_hashes import Hashing
-from legato_gateway.workers.served_length import ServedLength
+from legato_gateway.workers.served import ServedLength
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Prefill
 

@@ -8,8 +8,7 @@ from relay_simulation import COST
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_gateway.routing.hot_workers import HotWorkers
-from legato_gateway.routing.rebalancing import RebalancingPolicy
+from legato_gateway.routing.rebalancing import HotWorkers, RebalancingPolicy
 from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.wire.stream import Handoff
 

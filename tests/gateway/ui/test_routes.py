@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from legato_gateway.http import control
-from legato_gateway.http.demand_watch import DemandWatch
-from legato_gateway.ui import load_samples, routes
-from legato_gateway.ui.load_samples import LoadSampler
-from legato_gateway.ui.ui_state import REQUESTS, UIState
+from legato_gateway.http.demand_report import DemandWatch
+from legato_gateway.ui import page_data, routes
+from legato_gateway.ui.page_data import REQUESTS, LoadSampler, UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire.load import Load
@@ -143,7 +142,7 @@ def test_a_sample_adds_up_the_workers_of_a_role_and_leaves_out_those_of_another_
     samples.sample()
     (sample,) = samples.since(0.0)
     assert (sample.active, set(sample.pools)) == (3, {"prefill", "decode"})
-    assert sample.pools["decode"] == load_samples.PoolSample(1, 50, 2, 30, 100)
+    assert sample.pools["decode"] == page_data.PoolSample(1, 50, 2, 30, 100)
 
 
 def test_workers_that_drain_or_are_gone_are_not_ready():
@@ -154,16 +153,16 @@ def test_workers_that_drain_or_are_gone_are_not_ready():
     samples.sample()
     pools = samples.since(0.0)[0].pools
     assert (pools["decode"].ready, pools["decode"].used_blocks) == (0, 30)
-    assert pools["prefill"] == load_samples.PoolSample(0, 0, 0, 0, 0)
+    assert pools["prefill"] == page_data.PoolSample(0, 0, 0, 0, 0)
 
 
 def test_the_oldest_samples_are_dropped():
     now = [0.0]
     samples = LoadSampler(_fleet(), NoRequests(), lambda: now[0])
-    for step in range(load_samples.KEPT + 5):
+    for step in range(page_data.KEPT + 5):
         now[0] = 1.0 + step
         samples.sample()
     kept = samples.since(0.0)
-    assert len(kept) == load_samples.KEPT
+    assert len(kept) == page_data.KEPT
     assert kept[0].time == 6.0
     assert [sample.time for sample in samples.since(now[0] - 2)] == [now[0] - 1, now[0]]

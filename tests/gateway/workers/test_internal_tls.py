@@ -7,7 +7,7 @@ import certificates
 import pytest
 from websockets.asyncio.server import serve
 
-from legato_gateway.discovery import WorkerAddress
+from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.workers.links import opener
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.security.followed_tokens import ServiceTokens

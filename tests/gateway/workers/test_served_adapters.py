@@ -3,7 +3,7 @@
 import pytest
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_gateway.workers.served_adapters import ServedAdapters
+from legato_gateway.workers.served import ServedAdapters
 from legato_protocol.model_files import adapter_list
 from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.model_files.adapter_list import AdapterEntry

@@ -7,7 +7,7 @@ from admission import worker
 
 from legato_gateway.routing.filters import LONGEST
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
-from legato_gateway.workers.served_length import ServedLength
+from legato_gateway.workers.served import ServedLength
 
 WORKERS = {name: worker(name, max_length=length) for name, length in (("p0", 7000), ("d0", 5000), ("d1", 6000))}
 LEAVING = worker("d2", max_length=100, draining=True)

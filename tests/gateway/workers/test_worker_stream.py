@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 from unittest.mock import AsyncMock, Mock
 
 import msgspec
@@ -10,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
-from legato_gateway.discovery import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
+from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
 from legato_gateway.routing.kv_index import PIECE
-from legato_gateway.workers.connecting import Backoff
+from legato_gateway.timers import Backoff
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
 from legato_protocol.security.followed_tokens import ServiceTokens
@@ -149,7 +148,7 @@ async def quiet_stream(worker):
         return [call[0] for call in listener.method_calls if call[0] in ("silent", "hung", "spoke")]
 
     send(worker._hello())
-    running = asyncio.create_task(stream_._run_stream(connection, Backoff(0.05, 2.0, random.Random(1))))
+    running = asyncio.create_task(stream_._run_stream(connection, Backoff(0.05, 2.0)))
     try:
         yield connection, send, heard
     finally:

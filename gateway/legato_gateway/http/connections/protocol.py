@@ -14,11 +14,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
 from legato_gateway.http import cors
-from legato_gateway.http.connections import early_answer
 from legato_gateway.http.connections.body_flow import BodyFlow, announced
+from legato_gateway.http.connections.closing import AnswerTransport, own_answer
 from legato_gateway.http.connections.half_closed import HalfClosed, can_be_asked
 from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
-from legato_gateway.http.connections.lingering import AnswerTransport
 from legato_protocol.security.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # only bounds memory: the application refuses smaller ones with a better message
@@ -272,7 +271,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     def _refuse(self, error: GatewayError) -> None:
         answered = self._rest is not None  # the request that this belongs to
         if not answered and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
-            self.transport.write(early_answer.encoded(error, self._cors_headers()))
+            self.transport.write(own_answer(error, self._cors_headers()))
         self._end()
 
     def _end(self) -> None:

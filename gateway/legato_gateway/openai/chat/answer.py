@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_gateway.openai.chat.tool_definitions import CallFormat
-from legato_gateway.parsers.reasoning.families import FAMILIES
-from legato_gateway.parsers.reasoning.parser import ReasoningParser
+from legato_gateway.parsers.reasoning.parser import FAMILIES, ReasoningParser
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.parsers.tool_calls.families import CallParser
 from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Piece, Place, Text

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import (
-    extras,
-    params,
-    prompt_logprobs,
-    structured_output,
-    token_choice,
-    truncation,
-    unsupported,
-)
+from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, token_choice, unsupported
 from legato_gateway.openai.chat import answer_start, reasoning_bounds, template_variables, tool_definitions
 from legato_gateway.openai.chat import messages as chat_messages
 from legato_gateway.openai.chat.answer import AnswerFormat
@@ -24,7 +16,7 @@ from legato_gateway.openai.chat.tool_definitions import OfferedTools
 from legato_gateway.openai.chat.writer import ChatWriter, RequestedParts
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.sse import ResponseHead, new_id
-from legato_gateway.parsers.reasoning import families as reasoning_families
+from legato_gateway.parsers.reasoning import parser as reasoning_parser
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.request import GenerationRequest
@@ -106,7 +98,7 @@ def rendered(
     tools = tool_definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.parse(body))
     start = answer_start.parse(body, messages)
     wanted = body.max_completion_tokens or body.max_tokens or 1
-    keep = truncation.kept(body, serving.model.context, wanted)
+    keep = params.kept_tokens(body, serving.model.context, wanted)
     return tools, _prompt(serving, body, messages, tools, start, keep)
 
 
@@ -147,7 +139,7 @@ def _reasoning(
 
 def _shown(serving: ModelServing, tools: OfferedTools, reasoning: ReasoningFormat | None) -> frozenset[int]:
     """Returns the special tokens that mark calls and reasoning."""
-    marks = reasoning_families.FAMILIES[reasoning.family] if reasoning else None
+    marks = reasoning_parser.FAMILIES[reasoning.family] if reasoning else None
     texts = [
         *(FAMILIES[tools.calls.family].markers if tools.calls else ()),
         *((marks.open, marks.close) if marks else ()),

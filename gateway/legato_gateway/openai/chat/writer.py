@@ -12,10 +12,9 @@ from legato_gateway.openai.chat import answer
 from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.chat.answer_start import NEW_MESSAGE, ChatStart
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
-from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, ResponseHead, stop_reason, usage_fields
-from legato_gateway.openai.token_logprobs import logprob_fields
+from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, ResponseHead, logprob_fields, stop_reason, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 KIND = "chat.completion"
 _NOTHING = b'"delta":{}'

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import CompletionBody
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 
 @dataclass(frozen=True, slots=True)

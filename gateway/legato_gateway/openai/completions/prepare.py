@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import (
-    extras,
-    params,
-    prompt_logprobs,
-    structured_output,
-    token_choice,
-    truncation,
-    unsupported,
-)
+from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, token_choice, unsupported
 from legato_gateway.openai.chat import answer_start
 from legato_gateway.openai.completions import best_of
 from legato_gateway.openai.completions.prompts import Prompt, prompts
@@ -42,7 +34,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     options = params.options(asked, body)
     wanted = 1 if body.max_tokens == 0 else body.max_tokens  # computing the prompt takes one token
     context = serving.model.context
-    keep = truncation.kept(body, context, wanted or DEFAULT_MAX_TOKENS)
+    keep = params.kept_tokens(body, context, wanted or DEFAULT_MAX_TOKENS)
     given = prompts(body.prompt, context, keep is not None)
     best = best_of.parse(body)
     params.check_choices(len(given), best.made, "best_of" if best.ranks else "n")

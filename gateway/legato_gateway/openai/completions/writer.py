@@ -11,9 +11,8 @@ from legato_gateway.errors import GatewayError
 from legato_gateway.openai import prompt_logprobs
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
 from legato_gateway.openai.sse import ChunkEncoder, ResponseHead, finite, stop_reason, usage_fields
-from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.request import Delta, TokenText, Usage
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.request import Delta, PromptScores, TokenText, Usage
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 KIND = "text_completion"
 

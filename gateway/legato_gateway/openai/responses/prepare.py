@@ -3,27 +3,31 @@
 `input_tokens` only converts the prompt.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import unsupported
 from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.chat.renaming import rename_in_errors
-from legato_gateway.openai.responses import as_chat, head, items, tools
+from legato_gateway.openai.responses import as_chat, items, tools
 from legato_gateway.openai.responses import body as response_body
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
 from legato_gateway.openai.responses.items import Conversation, Input
-from legato_gateway.openai.responses.output import item_id
+from legato_gateway.openai.responses.output import Fields, item_id
 from legato_gateway.openai.responses.tools import ConvertedTools
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
 from legato_gateway.serving.bodies import parsing
-from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.serving.prepared_request import Asked
+from legato_protocol.sampling.parameters import SamplingParams
 
 _INPUT = msgspec.json.Decoder(Input)
 _INSTRUCTIONS = msgspec.json.Decoder(str | None)
@@ -54,7 +58,7 @@ def prepare(
     with rename_in_errors(as_chat.NAMES, converted.talk.places, converted.tools.places):
         checked = chat.chat_request(serving, asked, id, converted.chat, converted.talk.messages)
     as_chat.rename_ignored(converted.tools.places)
-    known = head.fields(
+    known = head(
         id,
         served,
         body,
@@ -121,3 +125,59 @@ def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
 
 def _instructions(body: ResponsesBody) -> str | None:
     return parsing.optional(_INSTRUCTIONS, body.instructions, "instructions")
+
+
+_SHORT = 2048  # bytes of JSON: a limit for echoed values
+_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier")
+
+
+def head(
+    id: str,
+    model: ServedModel,
+    body: ResponsesBody,
+    instructions: str | None,
+    text: TextConfig,
+    effort: str | None,
+    metadata: Mapping[str, str],
+    stored: bool,
+    params: SamplingParams,
+) -> Fields:
+    """Returns the fields of a response that are known before its answer: the request as it was understood.
+
+    `params` are the sampling parameters with defaults.
+    """
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": model.name,
+        "instructions": instructions,
+        "previous_response_id": body.previous_response_id,
+        "max_output_tokens": body.max_output_tokens,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "tools": _given(body.tools) or [],
+        "tool_choice": _given(body.tool_choice) or "auto",
+        "text": {"format": text.format or {"type": "text"}, "verbosity": "medium"},
+        "reasoning": {"effort": effort, "summary": None},
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "truncation": "disabled",
+        "metadata": metadata,
+        "background": False,
+        "store": stored,
+        "service_tier": "default",
+        **{name: _short(getattr(body, name)) for name in _ECHOED},
+        "user": body.user,
+    }
+
+
+def _given(raw: Raw | UnsetType) -> Raw | None:
+    """Returns a copy that does not keep the whole body alive."""
+    return None if raw is UNSET or bytes(memoryview(raw)[:16]).strip() == b"null" else raw.copy()
+
+
+def _short(raw: Raw | UnsetType) -> Any:
+    """Returns the value if it is short. It has no effect and was not checked, so it may be anything."""
+    given = _given(raw)
+    return given if given is not None and memoryview(given).nbytes <= _SHORT else None

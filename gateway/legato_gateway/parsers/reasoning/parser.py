@@ -1,8 +1,37 @@
-"""Finds the reasoning of one answer in pieces of text. It starts in the prompt, or with the answer."""
+"""The marks around models' reasoning, and a parser that finds the reasoning of one answer in pieces of text."""
 
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
-from legato_gateway.parsers.reasoning.families import Marks
+AUTO: Final = "Auto"
+OFF: Final = "Off"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Reasoning is between `open` and `close`."""
+
+    open: str
+    close: str
+
+
+FAMILIES: Final = MappingProxyType(
+    {
+        "Think": Marks("<think>", "</think>"),  # DeepSeek R1 and its distillations, QwQ, Qwen 3 and most others
+        "Mistral": Marks("[THINK]", "[/THINK]"),  # Magistral and Ministral
+    }
+)
+SETTINGS: Final = (AUTO, *FAMILIES, OFF)
+
+
+def from_template(template: str | None) -> str | None:
+    """Returns the family whose marks a chat template contains, or None."""
+    for family, marks in FAMILIES.items():
+        if template is not None and (marks.open in template or marks.close in template):
+            return family
+    return None
 
 
 class _State(Enum):
@@ -12,7 +41,8 @@ class _State(Enum):
 
 
 class ReasoningParser:
-    """Splits the text of an answer into reasoning and content. Space next to a mark is dropped.
+    """Splits the text of an answer into reasoning and content. Space next to a mark is dropped. Reasoning starts in the
+    prompt, or with the answer.
 
     `open_in_prompt`: the prompt ends within reasoning; such an answer may repeat the opening mark.
     """

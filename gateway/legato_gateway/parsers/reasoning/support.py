@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from legato_gateway.parsers.reasoning import families
-from legato_gateway.parsers.reasoning.families import FAMILIES
+from legato_gateway.parsers.reasoning import parser
+from legato_gateway.parsers.reasoning.parser import FAMILIES
 from legato_protocol.sampling.reasoning import ReasoningTokens
 
 _TAIL = 32  # tokens at the end of a prompt that are searched for a mark
@@ -72,8 +72,8 @@ class ReasoningSupport:
 
 def for_model(setting: str, template: str | None, tokens: MarkTokenizer) -> ReasoningSupport:
     """Returns the support of a model with this chat template. `setting` is the chosen parser."""
-    family = families.from_template(template) if setting == families.AUTO else setting
-    if family is None or family == families.OFF:
+    family = parser.from_template(template) if setting == parser.AUTO else setting
+    if family is None or family == parser.OFF:
         return ReasoningSupport()
     marks = FAMILIES[family]
     space = tuple(id for text in _SPACE if (id := _token(text, tokens)) is not None)

@@ -1,12 +1,12 @@
-"""The formats of models' calls, chosen by the model's chat template or by a setting."""
+"""The formats of models' calls, chosen by the model's chat template or by a setting, and the input of the template."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from legato_gateway.parsers.tool_calls import array, hermes, json_calls, llama3_json, mistral, pythonic
+from legato_gateway.parsers.tool_calls import hermes, json_calls, llama3_json, mistral, preamble, pythonic
 from legato_gateway.parsers.tool_calls.reading import END, Reader
 from legato_gateway.parsers.tool_calls.said import Piece, Said
 
@@ -35,7 +35,7 @@ FAMILIES: Final = MappingProxyType(
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
-_FORMATS = {**FAMILIES, ARRAY: Family(array.read, (), json_calls.NAME)}
+_FORMATS = {**FAMILIES, ARRAY: Family(json_calls.read_answer, (), json_calls.NAME)}
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
@@ -94,3 +94,38 @@ class CallParser:
             self._run.send(char)
         except StopIteration:
             self._ended = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSupport:
+    """`family` is None if calls cannot be read, for the reason `why_not`.
+
+    `in_template`: the model's chat template takes tools; else they are described in the system message.
+    """
+
+    family: str | None = None
+    in_template: bool = False
+    why_not: str = "tools are switched off (gateway.toolCallParser)"
+    in_system: bool = True  # the template has system messages
+
+    def template_input(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Returns messages and variables for the chat template."""
+        if self.in_template:
+            return list(messages), {"tools": list(tools)} if tools else {}
+        return preamble.with_tools(messages, tools, self.in_system), {}
+
+
+def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
+    """Returns the support of a model with this chat template. `setting` is the chosen parser."""
+    if setting == OFF:
+        return ToolSupport(None, takes_tools)
+    if setting != AUTO:
+        return ToolSupport(setting, takes_tools)
+    if not takes_tools:
+        return ToolSupport("Hermes", False)
+    family = from_template(template)
+    known = ", ".join(FAMILIES)
+    why = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({known})"
+    return ToolSupport(family, True, why)

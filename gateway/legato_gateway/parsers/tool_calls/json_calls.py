@@ -197,3 +197,16 @@ def _unquoted(text: str) -> str:
     except ValueError:
         return text
     return str(said)
+
+
+def read_answer(out: Said, _names: frozenset[str]) -> Reader[None]:
+    """Reads the whole answer. Anything but such an array is text."""
+    space: list[str] = []
+    char = yield from skip_space(space.append)
+    if char != "[":
+        out.text("".join(space))
+        return
+    try:
+        yield from read_array(out, "[")
+    except Broken as broken:
+        out.text(broken.char)

@@ -18,7 +18,7 @@ from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.request import Delta, TokenText, Usage
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 TOKENS = 300

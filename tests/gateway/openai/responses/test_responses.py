@@ -11,7 +11,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 from tests.support.response_events import ask, events, expected, kinds, read, replayed
 
-from legato_gateway.clients.client import Client
+from legato_gateway.clients.api_keys import Client
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.tool_definitions import CallFormat
@@ -20,8 +20,7 @@ from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.deadline import Deadline
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
-from legato_gateway.serving.prepared_request import Asked
-from legato_gateway.serving.writer import CollectedChoice
+from legato_gateway.serving.prepared_request import Asked, CollectedChoice
 
 
 class Fox(BaseModel):

@@ -1,5 +1,6 @@
-"""The adapters that clients can name now: listed ones that workers have."""
+"""Adapters and lengths of sequences that clients can request now."""
 
+from legato_gateway.routing.filters import LONGEST
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.model_files.adapter_file import AdapterFile
@@ -33,3 +34,25 @@ def _is_there(name: str, snapshot: FleetSnapshot) -> bool:
         if workers and not any(name in worker.adapters for worker in workers):
             return False
     return True
+
+
+class ServedLength:
+    """The length limit of the service: `given` is the setting, `declared` the model's own limit.
+
+    Without a setting, workers choose by their memory, and the shortest limit applies, so that a request can go to any
+    of them."""
+
+    def __init__(self, fleet: Fleet, given: int | None, declared: int | None) -> None:
+        self._fleet = fleet
+        self._given = given
+        self._last = declared or LONGEST  # until a worker is known; then the last reported limit
+        self._seen: FleetSnapshot | None = None  # the snapshot that `_last` was read from
+
+    def tokens(self) -> int:
+        """Tokens of the longest sequence, prompt and answer."""
+        if self._given is not None:
+            return self._given
+        if (snapshot := self._fleet.snapshot()) is not self._seen:
+            lengths = [worker.max_length for worker in snapshot.workers if not worker.draining]
+            self._last, self._seen = min(lengths, default=self._last), snapshot
+        return self._last
