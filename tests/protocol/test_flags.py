@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import pytest
 
@@ -87,3 +88,22 @@ def test_the_parent_is_a_process_id():
     assert flags.parent({names.ENV_PARENT: "42"}) == 42
     with pytest.raises(SettingsError, match=rf"^{names.ENV_PARENT}: not a valid process id: init \(0 to \d+\)$"):
         flags.parent({names.ENV_PARENT: "init"})
+
+
+@dataclass(frozen=True)
+class Annotations:
+    most_hosts: Annotated[int, flags.whole("COUNT", 1, 9), "most hosts"] = 3
+    hosts: Annotated[tuple[str, ...], flags.HOST, "a host", "--host"] = ()
+    policy: Annotated[Literal["Wait", "Fail"], "POLICY", "what to do: "] = "Wait"
+    token: str = ""
+
+
+def test_annotations_of_fields_are_flags():
+    most, host, policy = flags.of(Annotations)
+    assert (most.name, most.dest, most.kind.metavar, most.help) == ("--most-hosts", "most_hosts", "COUNT", "most hosts")
+    assert host == Flag("--host", flags.HOST, "a host", "hosts", repeated=True)
+    assert (policy.kind.metavar, policy.kind.words, policy.help) == (
+        "POLICY",
+        ("Wait", "Fail"),
+        "what to do: Wait, Fail",
+    )

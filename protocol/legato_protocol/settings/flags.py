@@ -10,7 +10,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from legato_protocol import names
 from legato_protocol.settings import durations, sizes, values
@@ -98,6 +98,23 @@ def text(metavar: str) -> ValueKind[str]:
 def kubernetes_name(metavar: str) -> ValueKind[str]:
     """A name of a Kubernetes object: a DNS label."""
     return ValueKind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
+
+
+def of(settings: type[Any]) -> tuple[Flag, ...]:
+    """Returns the flags of a settings class: one for each field annotated with a kind of value and a help text.
+
+    The kind of a `Literal` is the word for its values in help; a help text that ends with a colon lists them. A further
+    annotation is the flag's name, if it is not the field's. A tuple is a flag that may be repeated.
+    """
+    hints = get_type_hints(settings, include_extras=True)
+    return tuple(_flag(field, *get_args(hint)) for field, hint in hints.items() if get_origin(hint) is Annotated)
+
+
+def _flag(field: str, type_: Any, kind: ValueKind[Any] | str, help: str, name: str = "") -> Flag:
+    if isinstance(kind, str):
+        kind = one_of(kind, get_args(type_))
+        help += ", ".join(kind.words) if help.endswith(": ") else ""
+    return Flag(name or f"--{field.replace('_', '-')}", kind, help, field, repeated=get_origin(type_) is tuple)
 
 
 def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> None:

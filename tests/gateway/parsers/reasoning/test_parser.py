@@ -1,16 +1,16 @@
 """Reasoning in what models write, whatever pieces it comes in, and which models do reason."""
 
 import re
+from typing import get_args
 
 import pytest
 from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from legato_gateway.parsers.reasoning import families, support
-from legato_gateway.parsers.reasoning.families import FAMILIES
-from legato_gateway.parsers.reasoning.parser import ReasoningParser
-from legato_gateway.settings import REASONING_PARSER
+from legato_gateway.parsers.reasoning import parser, support
+from legato_gateway.parsers.reasoning.parser import FAMILIES, ReasoningParser
+from legato_gateway.settings import ReasoningSetting
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 
 EXAMPLES = [  # whether the prompt ends within reasoning, what the model writes, its reasoning, its content
@@ -120,10 +120,10 @@ FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None, "none": None}
 @pytest.mark.parametrize(("name", "family"), FAMILIES_OF.items())
 def test_the_family_is_found_in_the_template(name, family):
     template = TEMPLATES.get(name)
-    assert families.from_template(template) == family
+    assert parser.from_template(template) == family
     settings = {"Auto": family, "Off": None, "Mistral": "Mistral"}
     assert {each: support.for_model(each, template, Tokens()).family for each in settings} == settings
-    assert families.SETTINGS == REASONING_PARSER
+    assert get_args(ReasoningSetting) == parser.SETTINGS
 
 
 def test_prompts_say_where_reasoning_begins():
