@@ -127,7 +127,7 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)
         case Release():
-            await release(cluster, Ref(names.INFERENCE_SERVICE, service.metadata.namespace, service.metadata.name))
+            await release(cluster, service.ref)
 
 
 async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force: bool) -> None:

@@ -16,14 +16,13 @@ from legato_operator.autoscaler import idle, outlook, record
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
 from legato_operator.autoscaler.decision import REASONS, Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
-from legato_operator.cluster import Ref, ref_of
+from legato_operator.cluster import Ref, ref_of, seconds_of
 from legato_operator.manifests import common, pool
+from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.observed import Observed
-from legato_operator.observing.signal_source import SignalSource
 from legato_operator.planning.actions import Apply, Phase
 from legato_operator.planning.plan import Plan
 from legato_operator.planning.pools import limits
-from legato_protocol import names
 
 REFRESH_EVERY = 30.0  # seconds between status writes if only numbers change: each write wakes watches
 STALE_AFTER = 30.0  # seconds without a signal before the condition reports it: a starting worker has none yet
@@ -80,7 +79,7 @@ class Autoscaler:
     """The autoscaler of all services of a cluster."""
 
     def __init__(
-        self, source: SignalSource, journal: ScalingJournal, gpu_resources: Sequence[str] = (quantities.GPU,)
+        self, source: GatewaySignalSource, journal: ScalingJournal, gpu_resources: Sequence[str] = (quantities.GPU,)
     ) -> None:
         self._source = source
         self._gpu_resources = gpu_resources
@@ -90,14 +89,12 @@ class Autoscaler:
     async def poll(self, observed: Observed) -> Scaled:
         """Decides if the service's mode is one of MODES and the last decision is old enough."""
         spec, current = observed.service.spec, observed.desired_replicas
-        metadata = observed.service.metadata
         if observed.deleting or spec.scaling.mode not in MODES:
             self.forget(observed.uid)
             return Scaled()
         if not all(role in current for role in roles.with_pool(spec)):
             return Scaled(due=DECIDE_EVERY)
-        name = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
-        memory = self._services.setdefault(observed.uid, _Memory(name, known=observed.now))
+        memory = self._services.setdefault(observed.uid, _Memory(observed.service.ref, known=observed.now))
         left = memory.decided + DECIDE_EVERY - observed.now
         if 0 < left <= DECIDE_EVERY and not _is_woken(observed):
             return replace(memory.scaled, actions=(), news=(), due=left, stable_for=0.0)
@@ -217,7 +214,7 @@ def _is_current(before: Mapping[str, Any] | None, now: Mapping[str, Any], second
         return False
     if all(before.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):
         return True
-    return seconds - datetime.datetime.fromisoformat(before["time"]).timestamp() < REFRESH_EVERY
+    return seconds - seconds_of(before["time"]) < REFRESH_EVERY
 
 
 def _condition(observed: Observed, stale: Sequence[str], paused: str, unmet: Sequence[str]) -> Condition:

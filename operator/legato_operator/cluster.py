@@ -3,6 +3,7 @@
 `local` implements it on one machine; the conformance suite checks every implementation.
 """
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -78,6 +79,11 @@ def ref_of(item: Mapping[str, Any]) -> Ref:
     """Returns the identity of an object."""
     metadata = item["metadata"]
     return Ref(item["kind"], metadata.get("namespace", "default"), metadata["name"])
+
+
+def seconds_of(timestamp: str) -> float:
+    """Returns an API timestamp in seconds since the epoch. Raises ValueError."""
+    return datetime.datetime.fromisoformat(timestamp).timestamp()
 
 
 def uid_of(item: Mapping[str, Any]) -> str:

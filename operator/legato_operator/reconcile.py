@@ -1,6 +1,5 @@
 """The reconcile loop of one service: observe, plan, apply, patch the status, and schedule the next pass."""
 
-import datetime
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
 from legato_operator.autoscaling import Autoscaler, Scaled, acts, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
+from legato_operator.cluster import Cluster, Object, Ref, is_leaving, seconds_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
@@ -260,7 +259,7 @@ class Reconciler:
             deadline = parsing.service_from_object(stored).spec.drain.deadline
         except ManifestError:
             deadline = Drain().deadline
-        since = datetime.datetime.fromisoformat(stored["metadata"]["deletionTimestamp"]).timestamp()
+        since = seconds_of(stored["metadata"]["deletionTimestamp"])
         return self._clock.now() - since > deadline + common.LAST_WORDS + _END_SLACK
 
     async def _write_stalled(self, ref: Ref, stored: Object, reason: str, text: str) -> None:

@@ -12,7 +12,8 @@ from legato_operator.planning import checks
 from legato_operator.planning.pools import limits
 
 SLICE = "nvidia.com/mig-3g.71gb"
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia.com/gpu", SLICE))
+KUBERNETES = placement.kubernetes(placement.Containers("e", "g"))
+PLACEMENT = dataclasses.replace(KUBERNETES, gpu_resources=("nvidia.com/gpu", SLICE))
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia
         (PLACEMENT.gpu_resources, "nvidia.com/gpu", True),
         (PLACEMENT.gpu_resources, SLICE, True),
         (PLACEMENT.gpu_resources, "example.com/nic", False),
-        (placement.kubernetes("e", "g").gpu_resources, SLICE, False),
+        (KUBERNETES.gpu_resources, SLICE, False),
     ],
 )
 def test_budget_counts_them_and_a_worker_that_has_one_computes_on_it(build, names, resource, is_gpu):

@@ -15,7 +15,7 @@ from legato_operator.observing import observe
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import RECHECK_MISSING_AFTER, plan
 
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
 CLAIM = {"source": {"pvc": {"claim": "weights"}}}
 MISSING = (("spec.model.source.pvc.claim", "PersistentVolumeClaim weights not found"),)
 TOLD = "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found"

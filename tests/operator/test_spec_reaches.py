@@ -29,7 +29,7 @@ from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
-CLUSTER = placement.kubernetes("engine", "gateway")
+CLUSTER = placement.kubernetes(placement.Containers("engine", "gateway"))
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 SCHEMA = crd.inference_service()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 PARSER = main.parser()

@@ -66,7 +66,9 @@ class Golden:
         self._folder = FOLDER / case
         settings = self._folder / "operator.yaml"
         given = yaml.safe_load(settings.read_text()) if settings.exists() else OPERATOR
-        self._placement = placement.kubernetes(**{**given, "pull_secrets": tuple(given.get("pull_secrets", ()))})
+        self._placement = placement.kubernetes(
+            placement.Containers(**{**given, "pull_secrets": tuple(given.get("pull_secrets", ()))})
+        )
         self.service = parsing.parse((manifest or self._folder / "manifest.yaml").read_text())
         self.objects: dict[Ref, dict[str, Any]] = {}
 

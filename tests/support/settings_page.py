@@ -16,7 +16,7 @@ from legato_operator.manifests import placement
 from legato_operator.manifests.pods import gateway, worker
 
 PROCESSES = {"worker": worker_settings, "gateway": gateway_settings}
-PLACES = (placement.local(("legato",)), placement.kubernetes("engine", "gateway"))
+PLACES = (placement.local(("legato",)), placement.kubernetes(placement.Containers("engine", "gateway")))
 FURTHER: tuple[tuple[str, Any, dict[str, Any]], ...] = (  # changes that set a flag of their own: path, value, base
     ("scaling.decode.min", 0, BASE | {"scaling": {"prefill": {"min": 0}}}),
     ("engine.kvCacheMemory", "Auto", BASE),

@@ -26,6 +26,7 @@ from legato_operator.api.spec.scalars import (
     PodImage,
     ServiceName,
 )
+from legato_operator.cluster import Ref
 from legato_protocol.settings import values
 
 
@@ -209,6 +210,11 @@ class InferenceService(ManifestPart):
     @property
     def served_name(self) -> str:
         return self.spec.model.served_name or self.metadata.name
+
+    @property
+    def ref(self) -> Ref:
+        """The identity of its object."""
+        return Ref(self.kind, self.metadata.namespace, self.metadata.name)
 
 
 class WorkerPoolSpec(ManifestPart):

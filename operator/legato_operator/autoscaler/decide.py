@@ -11,6 +11,7 @@ comes back with the first request.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from legato_operator.api import roles
 from legato_operator.api.resources import Bounds, Spec
@@ -45,14 +46,28 @@ def decide(
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
-    for pool in reversed(roles.with_pool(spec)):  # prefill first: its workers need a decode worker
-        prompts = made[roles.PREFILL].terms if roles.PREFILL in made else ()
-        pool_terms = _terms(fresh, pool, spec, current[pool], prompts)
-        kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
+    for name in reversed(roles.with_pool(spec)):  # prefill first: its workers need a decode worker
+        pool = _Pool(name, spec, fresh, current[name], now)
+        terms = _terms(pool, made[roles.PREFILL].terms if roles.PREFILL in made else ())
+        kept[name] = _window(pool, windows.get(name, Window()), terms)
         is_required = any(each.desired for each in made.values())
-        decided = _decide(pool, pool_terms, kept[pool], is_required, spec, current[pool], now)
-        made[pool] = dataclasses.replace(decided, unmet=objectives.unmet(fresh, pool, spec))
-    return Decision({pool: made[pool] for pool in roles.with_pool(spec)}, kept)
+        made[name] = _decide(pool, terms, kept[name], is_required)
+    return Decision({name: made[name] for name in roles.with_pool(spec)}, kept)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A pool to decide about."""
+
+    name: str
+    spec: Spec
+    signals: Signals
+    current: int
+    now: float
+
+    @property
+    def bounds(self) -> Bounds:
+        return roles.bounds(self.spec, self.name)
 
 
 def _fresh(worker: WorkerSignals) -> WorkerSignals:
@@ -71,26 +86,27 @@ def _fresh(worker: WorkerSignals) -> WorkerSignals:
     )
 
 
-def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
+def _is_idle(pool: _Pool) -> bool:
     """True if nothing that needs the pool arrives, waits or runs; prompts need decode workers, too.
 
     A starting worker keeps its pool busy: otherwise one that loads for longer than `idleAfter` would never serve.
     """
-    traffic = signals.traffic
+    signals, traffic = pool.signals, pool.signals.traffic
     if traffic is None or traffic.held or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
         return False
-    workers = [worker for worker in signals.workers if pool != roles.PREFILL or worker.pool == "prefill"]
+    workers = [worker for worker in signals.workers if pool.name != roles.PREFILL or worker.pool == "prefill"]
     if any(worker.ready and worker.queue_tokens is None for worker in workers):
         return False
     starts = [worker for worker in workers if not (worker.ready or worker.draining)]
-    if any(worker.age < spec.rollout.progress_deadline for worker in starts):
+    if any(worker.age < pool.spec.rollout.progress_deadline for worker in starts):
         return False
     return not any(worker.running or worker.waiting or worker.queue_tokens for worker in workers)
 
 
-def _terms(signals: Signals, pool: str, spec: Spec, current: int, prompts: tuple[Term, ...]) -> tuple[Term, ...]:
+def _terms(pool: _Pool, prompts: tuple[Term, ...]) -> tuple[Term, ...]:
     """Returns a pool's terms. `prompts` are the terms of the prefill pool, for the decode pool."""
-    if pool == roles.PREFILL:
+    signals, spec, current = pool.signals, pool.spec, pool.current
+    if pool.name == roles.PREFILL:
         return prefill.terms(_without_preempted(signals), signals.of_pool("prefill"), spec.slo.ttft, current)
     workers = signals.of_pool("decode")
     decoding = decode.terms(signals, workers, spec, prompts)
@@ -131,24 +147,22 @@ def _asked(terms: Sequence[Term], current: int) -> int:
     return max(_needed(terms), current) if _missing(terms) else _needed(terms)
 
 
-def _window(
-    before: Window, terms: Sequence[Term], signals: Signals, pool: str, spec: Spec, current: int, now: float
-) -> Window:
-    size = _within(roles.bounds(spec, pool), _asked(terms, current))
-    return before.add(now, size, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool, spec))
+def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
+    size = _within(pool.bounds, _asked(terms, pool.current))
+    stabilization = pool.spec.scaling.scale_down_stabilization
+    return before.add(pool.now, size, pool.current, stabilization, _is_idle(pool))
 
 
-def _decide(
-    pool: str, terms: tuple[Term, ...], window: Window, is_required: bool, spec: Spec, current: int, now: float
-) -> PoolDecision:
+def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: bool) -> PoolDecision:
     """Returns the decision for one pool. `is_required`: workers of another pool need a worker of this one."""
-    bounds, asked = roles.bounds(spec, pool), _asked(terms, current)
+    bounds, current, scaling, now = pool.bounds, pool.current, pool.spec.scaling, pool.now
+    asked = _asked(terms, current)
     allowed = _within(bounds, asked)
-    lowest = _within(bounds, max(window.lowest(now, spec.scaling.idle_after), int(is_required)))
+    lowest = _within(bounds, max(window.lowest(now, scaling.idle_after), int(is_required)))
     desired = allowed if allowed >= current else min(lowest, current)
     is_capped = desired == allowed != asked  # otherwise another reason keeps the pool larger than its bounds do
     decision = PoolDecision(
-        pool="prefill" if pool == roles.PREFILL else "decode",
+        pool="prefill" if pool.name == roles.PREFILL else "decode",
         current=current,
         desired=desired,
         needed=_needed(terms),
@@ -156,12 +170,13 @@ def _decide(
         reason="",
         terms=terms,
         missing=_missing(terms),
-        capped_by=f"scaling.{pool}.{'max' if asked > allowed else 'min'}" if is_capped else "",
+        capped_by=f"scaling.{pool.name}.{'max' if asked > allowed else 'min'}" if is_capped else "",
+        unmet=objectives.unmet(pool.signals, pool.name, pool.spec),
     )
     reason = _reason(decision)
-    left = window.since + spec.scaling.scale_down_stabilization - now
+    left = window.since + scaling.scale_down_stabilization - now
     if reason == COOLING_DOWN:
-        left = window.busy + spec.scaling.idle_after - now
+        left = window.busy + scaling.idle_after - now
     return dataclasses.replace(decision, reason=reason, change=outlook.change(decision, reason, left))
 
 

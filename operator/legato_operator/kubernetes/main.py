@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 from kubernetes.client import Configuration
@@ -30,7 +30,7 @@ from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Reactions, Watchdog
 from legato_operator.manifests import common, placement
-from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
@@ -117,15 +117,18 @@ async def _connected(
 
 
 def _placement(settings: OperatorSettings) -> PodPlacement:
-    return placement.kubernetes(
+    containers = Containers(
         settings.engine_image,
         settings.gateway_image,
         settings.image_pull_policy,
         settings.image_pull_secrets,
         settings.own_namespace,
-        settings.gpu_resources,
-        settings.tracing_endpoint,
-        settings.token_lifetime * _DAY,
+    )
+    return replace(
+        placement.kubernetes(containers),
+        gpu_resources=settings.gpu_resources,
+        tracing_endpoint=settings.tracing_endpoint,
+        token_lifetime=settings.token_lifetime * _DAY,
     )
 
 

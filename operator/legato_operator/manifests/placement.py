@@ -77,16 +77,7 @@ def local(
     )
 
 
-def kubernetes(
-    engine_image: str,
-    gateway_image: str,
-    pull_policy: str = "IfNotPresent",
-    pull_secrets: tuple[str, ...] = (),
-    operator_namespace: str = "",
-    gpu_resources: tuple[str, ...] = (GPU,),
-    tracing_endpoint: str = "",
-    token_lifetime: float = 0.0,
-) -> PodPlacement:
+def kubernetes(containers: Containers) -> PodPlacement:
     """Returns the placement of pods in a cluster, each with its own address and ports."""
     low, high = names.TRANSFER_PORTS
     return PodPlacement(
@@ -99,10 +90,7 @@ def kubernetes(
         token_folder="/etc/legato/token",
         adapters_folder="/etc/legato/adapters",
         transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
-        containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
-        gpu_resources=gpu_resources,
-        tracing_endpoint=tracing_endpoint,
-        token_lifetime=token_lifetime,
+        containers=containers,
         url="{scheme}://{service}.{namespace}.svc/v1",
         requeue_after=1.0,
         resync_after=30.0,

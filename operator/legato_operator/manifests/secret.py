@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
-from legato_operator.cluster import Object, labels_of
+from legato_operator.cluster import Object, labels_of, seconds_of
 from legato_operator.manifests import common
 from legato_protocol import names
 from legato_protocol.security import service_tokens
@@ -122,6 +122,6 @@ def _stamp(seconds: float) -> str:
 def _seconds(stamp: str) -> float:
     """Returns a timestamp's seconds since the epoch; 0 if it is invalid."""
     try:
-        return datetime.datetime.fromisoformat(stamp).timestamp()
+        return seconds_of(stamp)
     except ValueError:
         return 0.0

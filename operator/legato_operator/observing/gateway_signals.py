@@ -22,12 +22,13 @@ class _Memory:
 
 
 class GatewaySignalSource:
-    """A `SignalSource` that uses the gateways' reports in an observation."""
+    """The signals of services by the gateways' reports in an observation."""
 
     def __init__(self) -> None:
         self._services: dict[str, _Memory] = {}
 
     async def signals(self, observed: Observed) -> Signals:
+        """Returns the current signals of an observed service. Unknown signals are None; no error is raised for them."""
         memory = self._services.setdefault(observed.uid, _Memory(DemandWindow(observed.now)))
         gateways = [pod for pod in observed.pods if pod.pool == common.GATEWAY]
         by_gateway = {pod.name: pod.report for pod in gateways if pod.report is not None}
@@ -41,4 +42,5 @@ class GatewaySignalSource:
         return reported_signals(memory.window, observed.pods, tuple(by_gateway.values()), complete=not silent)
 
     def forget(self, uid: str) -> None:
+        """Forgets a service that has ended or is no longer scaled."""
         self._services.pop(uid, None)

@@ -2,11 +2,10 @@
 
 import asyncio
 import dataclasses
-import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from legato_operator.cluster import Cluster, Object
+from legato_operator.cluster import Cluster, Object, seconds_of
 from legato_operator.errors import Forbidden
 from legato_operator.observing.observed import Pod
 
@@ -49,17 +48,13 @@ def _warns(event: Mapping[str, Any]) -> bool:
 
 
 def _first(event: Mapping[str, Any]) -> float:
-    return _seconds(event.get("deprecatedFirstTimestamp") or event.get("eventTime") or _made(event))
+    return seconds_of(event.get("deprecatedFirstTimestamp") or event.get("eventTime") or _made(event))
 
 
 def _last(event: Mapping[str, Any]) -> float:
     repeated = (event.get("series") or {}).get("lastObservedTime")
-    return _seconds(repeated or event.get("deprecatedLastTimestamp") or event.get("eventTime") or _made(event))
+    return seconds_of(repeated or event.get("deprecatedLastTimestamp") or event.get("eventTime") or _made(event))
 
 
 def _made(event: Mapping[str, Any]) -> str:
     return str(event["metadata"]["creationTimestamp"])
-
-
-def _seconds(timestamp: str) -> float:
-    return datetime.datetime.fromisoformat(timestamp).timestamp()

@@ -1,12 +1,11 @@
 """Converts a pod of the API to the facts that plans use. Pure."""
 
-import datetime
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
+from legato_operator.cluster import Object, is_leaving, labels_of, seconds_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.pods import adapters, devices, model
 from legato_operator.manifests.pods.container import INTERNAL_TLS
@@ -57,13 +56,13 @@ def read(item: Object, now: float) -> Pod:
         unseen_since=_unseen_since(status),
         restarts=_restarts(status),
         ended=_ended(status),
-        waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
-        ready_for=now - _seconds(_not_ready_since(item)) if ready else 0.0,
+        waiting=0.0 if ready else now - seconds_of(_not_ready_since(item)),
+        ready_for=now - seconds_of(_not_ready_since(item)) if ready else 0.0,
         start_seconds=_start_seconds(item) if ready and not _restarts(status) else None,
         address=_control_address(item),
         tls_secret=_tls_secret(item),
         draining_since=_draining_since(item),
-        age=now - _seconds(item["metadata"]["creationTimestamp"]),
+        age=now - seconds_of(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),
         failures=_failures(item),
         unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
@@ -162,15 +161,15 @@ def _blocked_since(item: Object) -> float:
         for container in _all_containers(item.get("status", {}))
         for state in ("state", "lastState")
     )
-    return max(_seconds(time) for time in (_not_ready_since(item), *ended) if time)
+    return max(seconds_of(time) for time in (_not_ready_since(item), *ended) if time)
 
 
 def _was_ready(status: Mapping[str, Any]) -> bool:
     """True if the pod's readiness changed after all its containers had started."""
     since = _condition(status, "Ready").get("lastTransitionTime")
     running = [container.get("state", {}).get("running", {}) for container in status.get("containerStatuses", ())]
-    started = [_seconds(state["startedAt"]) for state in running if "startedAt" in state]
-    return since is not None and 0 < len(started) == len(running) and _seconds(since) > max(started)
+    started = [seconds_of(state["startedAt"]) for state in running if "startedAt" in state]
+    return since is not None and 0 < len(started) == len(running) and seconds_of(since) > max(started)
 
 
 def _is_unstarted(status: Mapping[str, Any]) -> bool:
@@ -209,7 +208,7 @@ def _restarts(status: Mapping[str, Any]) -> int:
 
 def _start_seconds(item: Object) -> float:
     """Returns the seconds from creation to readiness, for a ready pod without restarts."""
-    return _seconds(_not_ready_since(item)) - _seconds(item["metadata"]["creationTimestamp"])
+    return seconds_of(_not_ready_since(item)) - seconds_of(item["metadata"]["creationTimestamp"])
 
 
 def _control_address(item: Object) -> str:
@@ -258,9 +257,4 @@ def _is_lost(item: Object, now: float) -> bool:
     metadata = item["metadata"]
     if not is_leaving(item) or "deletionGracePeriodSeconds" not in metadata:
         return False
-    return now > _seconds(metadata["deletionTimestamp"]) + LOST_AFTER
-
-
-def _seconds(timestamp: str) -> float:
-    """Returns an API timestamp in seconds since the epoch."""
-    return datetime.datetime.fromisoformat(timestamp).timestamp()
+    return now > seconds_of(metadata["deletionTimestamp"]) + LOST_AFTER

@@ -4,18 +4,16 @@ Their kinds are optional and not watched, so they are read only for services wit
 kinds that a service has; it is written before a route is created, so that none is forgotten.
 """
 
-import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from legato_operator.api import conditions
 from legato_operator.api.conditions import Condition
-from legato_operator.cluster import Object, Ref
+from legato_operator.cluster import Object, Ref, seconds_of
 from legato_operator.manifests import route
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import PatchStatus
-from legato_protocol import names
 
 STATUS = "routes"
 _RECHECK_EVERY, _RECHECK_FOR = 2.0, 60.0  # seconds: controllers accept a new route soon or not at all
@@ -43,9 +41,7 @@ def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
     known = {entry["kind"] for entry in listed}
     added = [_entry(observed, item) for item in desired(observed) if item["kind"] not in known]
     if added:
-        metadata = observed.service.metadata
-        ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
-        yield PatchStatus(ref, {STATUS: [*listed, *added]}, observed.uid)
+        yield PatchStatus(observed.service.ref, {STATUS: [*listed, *added]}, observed.uid)
 
 
 def status_fields(observed: Observed) -> dict[str, Any]:
@@ -83,7 +79,7 @@ def recheck_after(observed: Observed, usual: float) -> float:
         return usual
     written = conditions.find(observed.status, conditions.ROUTE_READY)
     if written.get("reason") == conditions.ROUTE_PENDING:
-        since = datetime.datetime.fromisoformat(written["lastTransitionTime"]).timestamp()
+        since = seconds_of(written["lastTransitionTime"])
         if observed.now - since > _RECHECK_FOR:
             return usual
     return min(usual, _RECHECK_EVERY)

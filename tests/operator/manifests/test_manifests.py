@@ -1,5 +1,7 @@
 """Pods on Kubernetes: how the model comes in, what a user's template may add, and what stays ours."""
 
+import dataclasses
+
 import pytest
 import yaml
 from wrong_manifests import RESERVED
@@ -9,7 +11,7 @@ from legato_operator.manifests import placement
 from legato_operator.manifests.pods import gateway, worker
 from legato_operator.planning import checks
 
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
+PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1", pull_secrets=("registry",)))
 REVISION = "a" * 40
 CLAIMED = {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
 ONE_GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
@@ -39,7 +41,7 @@ def _with_source(build, **source):
     ("tracing", "endpoint"), [({}, "http://shared:4318"), ({"endpoint": "http://own:4318"}, "http://own:4318")]
 )
 def test_a_shared_collector_gets_the_traces_of_services_that_name_none(build, tracing, endpoint):
-    placed = placement.kubernetes("engine:1", "gateway:1", tracing_endpoint="http://shared:4318")
+    placed = dataclasses.replace(PLACEMENT, tracing_endpoint="http://shared:4318")
     service = _service(build(tracing={**tracing, "samplingRatePerMillion": 0}))
     for made in (worker.template(service, "decode", placed), gateway.template(service, placed)):
         variables = {each["name"]: each.get("value") for each in _main(made)["env"]}

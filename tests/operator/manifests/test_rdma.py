@@ -7,7 +7,7 @@ from legato_operator.manifests import placement
 from legato_operator.manifests.pods import worker
 from legato_operator.planning import checks
 
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
 
 
 def _service(build, rdma=None, **more):

@@ -115,7 +115,9 @@ async def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by
 )
 def test_a_pod_tells_where_its_control_port_is_and_whose_certificate_it_shows(build, tls, address, secret):
     service = parsing.read_service(build(**({"internalTLS": tls} if tls else {})))
-    made = worker.pod(service, "w", worker.template(service, "decode", placement.kubernetes("e", "g")))
+    made = worker.pod(
+        service, "w", worker.template(service, "decode", placement.kubernetes(placement.Containers("e", "g")))
+    )
     times = {"creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
     stored = made | {"metadata": made["metadata"] | times, "status": {"podIP": "10.0.0.1"}}
     pod = pod_facts.read(stored, 0.0)

@@ -14,7 +14,7 @@ from legato_operator.planning import checks
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
 
-CLUSTER = placement.kubernetes("engine:1", "gateway:1")
+CLUSTER = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
 LAPTOP = placement.local(("legato",))
 CLAIM = {"name": "sql", "source": {"pvc": {"claim": "team", "path": "/sql"}}}
 OTHER = {"name": "law", "source": {"pvc": {"claim": "team", "path": "law/3"}}}

@@ -266,7 +266,7 @@ def test_threads_follow_requested_cpu(build):
 @pytest.mark.parametrize(("prefill", "share"), [({"min": 1}, "3"), ({"max": 0}, "2")])
 def test_workers_of_one_machine_share_its_memory(build, prefill, share):
     item = build(engine={"kvCacheMemory": "Auto"}, scaling={"prefill": prefill, "decode": {"min": 2}})
-    for where, expected in ((PLACEMENT, share), (placement.kubernetes("e", "g"), None)):
+    for where, expected in ((PLACEMENT, share), (placement.kubernetes(placement.Containers("e", "g")), None)):
         flags = _command(item, where=where)
         assert (flags["--kv-cache-memory"], flags.get("--memory-share")) == ("Auto", expected)
 

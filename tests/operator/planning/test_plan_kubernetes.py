@@ -13,7 +13,7 @@ from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, PatchStatus, Release
 from legato_operator.planning.plan import plan
 
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
 SERVING = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
 
 

@@ -12,7 +12,7 @@ from legato_operator.planning import routes
 from legato_operator.planning.actions import Apply, Delete, PatchStatus
 from legato_operator.planning.plan import plan
 
-PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
 HTTP_ROUTE = {"parentRefs": [{"name": "public", "namespace": "infra"}], "hostnames": ["a.example.com"]}
 INGRESS = {"hosts": ["a.example.org"]}
 AT = {"timestamp": "1970-01-01T00:16:40Z"}  # 1,000 s

@@ -94,7 +94,7 @@ def test_a_rotation_is_looked_at_again_soon(build):
 
 def test_something_that_is_watched_ends_with_the_secret(build):
     held = dataclasses.replace(HELD, uid="of the Secret")
-    made = plan(observed(build(), token=held), placement.kubernetes("engine:1", "gateway:1"))
+    made = plan(observed(build(), token=held), placement.kubernetes(placement.Containers("engine:1", "gateway:1")))
     (item,) = [each.item for each in actions(made, Apply) if each.item["metadata"]["name"] == "demo-token"]
     assert item["metadata"]["ownerReferences"][0]["uid"] == "of the Secret"
     assert item["kind"] in common.OWNED_KINDS

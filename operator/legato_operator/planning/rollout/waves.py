@@ -4,13 +4,12 @@ A service occupies one of the upgrade slots until it has been ready for the paus
 and no other upgrade starts, because the same failure might break the next service.
 """
 
-import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.api import conditions
-from legato_operator.cluster import Object, Ref, is_leaving, ref_of, uid_of
+from legato_operator.cluster import Object, Ref, is_leaving, ref_of, seconds_of, uid_of
 from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
 
 SETTLED = (conditions.UP_TO_DATE, conditions.CAPPED)  # reasons of `Progressing` that allow an upgrade
@@ -106,13 +105,9 @@ def candidate(stored: Object) -> Candidate | None:
         rolling=_reason(status, conditions.PROGRESSING) in (conditions.ROLLING_OUT, conditions.DISRUPTED),
         upgrading=bool(slot),
         unserved=bool(slot.get("unserved")),
-        since=max((_seconds(each["lastTransitionTime"]) for each in by_type.values() if each), default=0.0),
+        since=max((seconds_of(each["lastTransitionTime"]) for each in by_type.values() if each), default=0.0),
     )
 
 
 def _reason(status: Mapping[str, Any], kind: str) -> str:
     return str(conditions.find(status, kind).get("reason", ""))
-
-
-def _seconds(timestamp: str) -> float:
-    return datetime.datetime.fromisoformat(timestamp).timestamp()

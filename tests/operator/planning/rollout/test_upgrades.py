@@ -13,8 +13,8 @@ from legato_operator.manifests.pods import gateway, worker
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
 
-OLD = placement.kubernetes("engine:1", "gateway:1")
-NEW = placement.kubernetes("engine:2", "gateway:2")
+OLD = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
+NEW = placement.kubernetes(placement.Containers("engine:2", "gateway:2"))
 SERVING = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
 
 
@@ -198,7 +198,7 @@ def test_a_third_version_goes_on_with_a_turn_that_has_begun(settled):
     settled.step(NEW)
     settled.status["upgradeTurn"] = {"since": "2026-01-01T00:00:00Z"}
     settled.step(NEW)
-    third = placement.kubernetes("engine:3", "gateway:3")
+    third = placement.kubernetes(placement.Containers("engine:3", "gateway:3"))
     settled.step(third)
     assert settled.upgraded() == ("False", conditions.UPGRADING)
     settled.settle(third)
