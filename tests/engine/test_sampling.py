@@ -234,8 +234,8 @@ def test_a_prompt_is_no_part_of_a_bad_word(choose):
 
 
 def test_frequencies_follow_the_distribution():
-    """Chi-square over 20,000 draws that differ in position alone; the seed is fixed, so this cannot flake."""
-    count = 20_000
+    """Chi-square over 5,000 draws that differ in position alone; the seed is fixed, so this cannot flake."""
+    count = 5000
     logits = random_logits(1, 12)
     draws = [replace(draw(temperature=1.3, seed=42), position=position) for position in range(count)]
     drawn = Counter(sampled.token for sampled in sample(logits, draws, [0] * count))
@@ -246,13 +246,13 @@ def test_frequencies_follow_the_distribution():
 
 @pytest.mark.parametrize("key", ["seed", "choice", "position"])
 def test_random_numbers_are_even_and_new_for_every_key(key):
-    values = [{key: number} for number in range(20_000)]
+    values = [{key: number} for number in range(8000)]
     numbers = uniform([replace(draw(), **({"params": params(**v)} if key == "seed" else v)) for v in values])
     assert len(set(numbers.tolist())) == len(numbers)
     assert numbers.min() > 0
     assert numbers.max() <= 1
     bins = np.bincount((numbers * 16).astype(int).clip(max=15), minlength=16)
-    assert ((bins - 1250) ** 2 / 1250).sum() < 37.7  # 99.9 % point for 15 degrees of freedom
+    assert ((bins - 500) ** 2 / 500).sum() < 37.7  # 99.9 % point for 15 degrees of freedom
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
 
 

@@ -1,6 +1,7 @@
 """Builders of tiny models: GGUF files of any number format, and Hugging Face folders."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -57,9 +58,18 @@ def packed(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
 
 
 def tiny(kind: Type, seed: int = 0) -> Tensors:
+    """Tensors of a model whose matrices are of this type; the arrays, which tests share, cannot be written to."""
+    return dict(_tiny(kind, seed))
+
+
+@cache
+def _tiny(kind: Type, seed: int) -> Tensors:
     rng = np.random.default_rng(seed)
     kinds = {name: kind if len(shape) == 2 else Type.F32 for name, shape in TENSORS.items()}
-    return {name: (packed(kinds[name], shape, rng), kinds[name]) for name, shape in TENSORS.items()}
+    made = {name: (packed(kinds[name], shape, rng), kinds[name]) for name, shape in TENSORS.items()}
+    for array, _ in made.values():
+        array.flags.writeable = False
+    return made
 
 
 def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama", **metadata: object) -> Path:

@@ -1,5 +1,6 @@
 """Sequences whose output has to match a grammar: the same tokens wherever and however often they are computed."""
 
+import functools
 import json
 import threading
 import time
@@ -50,11 +51,15 @@ def logits(known, choice):
     return found
 
 
-def expected(choice=0, prompt=None, asked=ASKED):
+def expected(choice=0, prompt=PROMPT, asked=ASKED):
     """The answer, by a position that replays all before each token."""
-    output, prompt = [], list(prompt or PROMPT)
-    grammar = compilations.compile_grammar(COMPILER, asked.get("grammar_kind", JSON_SCHEMA), asked["grammar"])
-    params = SamplingParams(seed=1, **asked)
+    return [*_expected(choice, tuple(prompt), tuple(asked.items()))]
+
+
+@functools.cache
+def _expected(choice, prompt, asked):
+    output, params = [], SamplingParams(seed=1, **dict(asked))
+    grammar = compilations.compile_grammar(COMPILER, params.grammar_kind, params.grammar)
     while len(output) < params.max_tokens:
         position = compilations.position(grammar)
         output.append(step(position, output, logits([*prompt, *output], choice), params).token)
@@ -85,6 +90,7 @@ class Drawing:
         while not condition():
             assert time.monotonic() < give_up, "it hangs"
             self.world.run(1)
+            time.sleep(0.001)  # for the thread that compiles
 
     def serve(self, worker, **params):
         self.world.generate(worker, turns=0, **params)

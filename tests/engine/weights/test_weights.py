@@ -63,12 +63,13 @@ def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
 def test_a_minimum_beyond_float16_is_no_code(tmp_path: Path) -> None:
     """Q4_0 has none: it is -8 times the scale."""
     tensors = files.tiny(Type.Q4_0)
-    blocks = tensors["blk.0.ffn_down.weight"][0].reshape(-1, 18)
-    blocks[3, :2] = np.array([9000], np.float16).view(np.uint8)
+    down = tensors["blk.0.ffn_down.weight"][0].copy()
+    down.reshape(-1, 18)[3, :2] = np.array([9000], np.float16).view(np.uint8)
+    tensors["blk.0.ffn_down.weight"] = down, Type.Q4_0
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
     name = "model.layers.0.mlp.down_proj.weight"
     assert checkpoint.packed(name) is None
-    expected = torch.from_numpy(dequantize(tensors["blk.0.ffn_down.weight"][0], Type.Q4_0).copy())
+    expected = torch.from_numpy(dequantize(down, Type.Q4_0).copy())
     assert torch.equal(checkpoint.tensor(name), expected.view(checkpoint.shape(name)))
 
 
