@@ -30,9 +30,11 @@ class Without:
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 sys.path.append({support!r})
+import interpreted_bfloat16
 import quick_interpreter
 
 quick_interpreter.use()
+interpreted_bfloat16.use()
 """
 BLOCKED = {"msgspec", "numba", "psutil", "pydantic", "pytest", "safetensors", "gguf", "legato_protocol", "hypothesis"}
 

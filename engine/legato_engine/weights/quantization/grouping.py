@@ -39,7 +39,7 @@ def grouped(
 
 
 def scale_dtype(element: Element, scale: torch.Tensor) -> torch.dtype:
-    """16 bits if they represent all scales. Those of FP8 are float32, as products of FP8 need them."""
+    """16 bits if they represent all scales. Products of FP8 need float32."""
     if element is Element.FLOAT8:
         return torch.float32
     halves = (torch.float16, torch.bfloat16)
@@ -47,7 +47,7 @@ def scale_dtype(element: Element, scale: torch.Tensor) -> torch.dtype:
 
 
 def symmetric(element: Element, zeros: torch.Tensor | None) -> bool:
-    """True if `grouped` has no zero points. Those of 8-bit codes may be in the middle of the file's codes."""
+    """True if `grouped` has no zero points: all are in the middle of the codes."""
     return zeros is None or any(bool((zeros == middle).all()) for middle in _middles(element))
 
 

@@ -1,0 +1,200 @@
+"""Linear layers of one or more parts: weights of 16 bits by cuBLAS, and quantized ones from their codes."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from legato_engine.backends import projections
+from legato_engine.backends.cuda import products
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.products import CodesProduct, ManyRows
+from legato_engine.backends.cuda.workspace import Buffer, Workspace
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.linear import fp8
+from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, pair_units, unit_of
+from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.grouped import Grouped, together
+from legato_engine.weights.packed import Scales
+
+_TILE_ROWS = (16, 32, 64)  # of a step that multiplies codes
+_DEQUANTIZED = 32 << 20  # bytes at a time, which stay in the chip's cache until they are multiplied
+
+
+class LinearPart(Protocol):
+    """A matrix [outputs, inputs] of a linear layer."""
+
+    outputs: int
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        """out = x · weightᵀ + bias; out [rows, outputs] may be columns of a larger matrix."""
+
+
+class DensePart:
+    """Implements `LinearPart` with a weight in floating point."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._weight = weight
+        self.outputs = len(weight)
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        _multiply(x, self._weight, bias, out)
+
+
+def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
+
+
+class ProductMemory:
+    """Memory for products with codes, which all layers share: its addresses do not change, as CUDA graphs need it."""
+
+    def __init__(self, dtype: torch.dtype, device: Device, workspace: Workspace) -> None:
+        self.dtype = dtype
+        self.device = device
+        self._workspace = workspace
+        self._sums: torch.Tensor | None = None
+        self._weights: torch.Tensor | None = None
+        self.tiles = {
+            (rows, kind): choose(
+                "multiply_codes", {"rows": rows, "bits": 4 if kind is CodeKind.INT4 else 8}, device.chip
+            )
+            for rows in _TILE_ROWS
+            for kind in CodeKind
+        }
+
+    def sums(self) -> torch.Tensor:
+        """For products whose inputs are split."""
+        if self._sums is None:
+            most = max(parts_needed(self.device.processors, config) for config in self.tiles.values())
+            self._sums = torch.empty(most, device=self.device.place)
+        return self._sums
+
+    def weights(self, inputs: int) -> torch.Tensor:
+        """For some outputs of a dequantized weight, [outputs, inputs]."""
+        if self._weights is None:
+            size = _DEQUANTIZED // self.dtype.itemsize
+            self._weights = torch.empty(size, dtype=self.dtype, device=self.device.place)
+        outputs = len(self._weights) // inputs
+        return self._weights[: outputs * inputs].view(outputs, inputs)
+
+    def activations(self, inputs: int, groups: int) -> tuple[Buffer, Buffer]:
+        """For a step's activations in FP8, and their scales by group."""
+        codes = self._workspace.buffer("FP8", inputs, torch.float8_e4m3fn)
+        return codes, self._workspace.buffer("FP8 scales", groups, torch.float32)
+
+
+class CodesPart:
+    """Implements `LinearPart` with codes, multiplied as the product says."""
+
+    def __init__(self, weight: CodeMatrix, product: CodesProduct, memory: ProductMemory) -> None:
+        chip = memory.device.chip
+        self._weight = weight
+        self._product = product
+        self._memory = memory
+        self._sums = memory.sums()
+        self._dequantizing = choose("dequantize_codes", {}, chip)
+        self._quantizing = choose("quantize_rows", {}, chip)
+        self._multiplying = choose("multiply_fp8", {}, chip)
+        self.outputs = weight.outputs
+        if product.many is ManyRows.DEQUANTIZED:
+            self._parts = memory.weights(weight.inputs)
+        else:
+            self._codes, self._scales = memory.activations(weight.inputs, len(weight.scale.values))
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        if len(x) <= self._product.few:
+            tile = next((rows for rows in _TILE_ROWS if rows >= len(x)), _TILE_ROWS[-1])
+            config = self._memory.tiles[tile, self._weight.kind]
+            multiply(x, self._weight, bias, out, self._sums, self._memory.device.processors, config)
+        elif self._product.many is ManyRows.DEQUANTIZED:
+            self._multiply_dequantized(x, bias, out)
+        else:
+            self._multiply_fp8(x, bias, out)
+
+    def _multiply_dequantized(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        for first in range(0, self.outputs, len(self._parts)):
+            last = min(first + len(self._parts), self.outputs)
+            weight = self._parts[: last - first]
+            dequantize(self._weight, first, weight, self._dequantizing)
+            _multiply(x, weight, None if bias is None else bias[first:last], out[:, first:last])
+
+    def _multiply_fp8(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        weight, codes = self._weight, self._codes.take(len(x))
+        scales = self._scales.take(len(x)).view(-1, len(x))
+        fp8.quantize_rows(x, weight.group, codes, scales, self._quantizing)
+        if self._product.many is ManyRows.FP8 or not out.is_contiguous():
+            fp8.multiply_fp8(codes, scales, weight, bias, out, self._multiplying)
+        elif not x.is_meta:  # torch computes no shapes of this operator, and there is nothing to compile
+            held = weight.codes.view(torch.float8_e4m3fn)
+            torch._scaled_mm(
+                codes, held.t(), scales.view(-1, 1), weight.scale.values, bias=bias, out_dtype=out.dtype, out=out
+            )
+
+
+def load(checkpoint: Checkpoint, names: Sequence[str], memory: ProductMemory) -> tuple[LinearPart, ...]:
+    """The projections `names` of one input (without `.weight`), outputs in this order. Neighbours with codes of one
+    form are fused, and so are neighbours of 16 bits."""
+    runs = list[tuple[CodesProduct | None, list[str], list[Grouped]]]()
+    for name in names:
+        product, weight = _codes(checkpoint, f"{name}.weight", memory)
+        held = [] if weight is None else [weight]
+        if runs and runs[-1][0] == product and [each.form for each in runs[-1][2][:1]] == [each.form for each in held]:
+            runs[-1][1].append(name)
+            runs[-1][2].extend(held)
+        else:
+            runs.append((product, [name], held))
+    return tuple([_part(checkpoint, product, run, weights, memory) for product, run, weights in runs])
+
+
+def _codes(checkpoint: Checkpoint, name: str, memory: ProductMemory) -> tuple[CodesProduct | None, Grouped | None]:
+    form, chip = checkpoint.grouped_form(name), memory.device.chip
+    product = products.choose(form, checkpoint.shape(name), memory.dtype, chip)
+    weight = None if product is None else checkpoint.grouped(name)
+    return (None, None) if weight is None else (product, weight)
+
+
+def _part(
+    checkpoint: Checkpoint, product: CodesProduct | None, names: Sequence[str], weights: Sequence[Grouped],
+    memory: ProductMemory,
+) -> LinearPart:  # fmt: skip
+    if product is None:
+        return DensePart(projections.weights(checkpoint, names, memory.dtype, memory.device.place))
+    return CodesPart(packed(together(weights), memory.device.place), product, memory)
+
+
+def packed(weight: Grouped, place: torch.device) -> CodeMatrix:
+    """The weight in the layout of the kernels."""
+    kind = products.KINDS[weight.element]
+    outputs, inputs = weight.codes.shape
+    codes = weight.codes.to(place)
+    if kind is CodeKind.INT4:
+        codes = pair_units(codes, unit_of(kind, inputs, weight.group))
+    elif kind is CodeKind.FLOAT8:
+        codes = codes.view(torch.uint8)
+
+    def transposed(values: torch.Tensor | None) -> torch.Tensor | None:
+        return None if values is None else values.t().contiguous().to(place)
+
+    def scales(given: Scales) -> GroupScales:
+        return GroupScales(given.values.t().contiguous().to(place), transposed(given.factors))
+
+    return CodeMatrix(
+        kind, codes.contiguous(), outputs, inputs, weight.group, scales(weight.scale), weight.zero,
+        transposed(weight.zeros), None if weight.minimum is None else scales(weight.minimum),
+        None if weight.order is None else weight.order.to(place),
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""The products of quantized weights that GPUs compute from their codes, one row each, best first.
+
+`choose` takes the first row that takes a weight. Nothing is measured: two workers on equal machines must choose alike,
+because they exchange KV. A weight that no row takes is dequantized when it is loaded.
+
+To add a kernel, add a row here and a branch to `codes.CodesPart`, and the output of `table` to docs/engine-gpu.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from legato_engine.kernels.gpu.linear.codes import LEAST_UNIT, CodeKind, unit_of
+from legato_engine.weights.grouped import GroupedForm
+from legato_engine.weights.quantization.formats import Element
+
+KINDS = {Element.INT4: CodeKind.INT4, Element.INT8: CodeKind.INT8, Element.FLOAT8: CodeKind.FLOAT8}
+_FP8_CAPABILITY = 89  # of the first chips that multiply FP8
+
+
+class ManyRows(Enum):
+    """The computation of steps with many rows."""
+
+    SCALED_MM = "FP8 activations, by torch._scaled_mm"
+    FP8 = "FP8 activations, by Triton"
+    DEQUANTIZED = "weights dequantized to 16 bits in parts, by cuBLAS"
+
+
+@dataclass(frozen=True, slots=True)
+class CodesProduct:
+    """A way to multiply with codes, and its requirements. Steps of up to `few` rows multiply the codes with activations
+    of 16 bits; larger ones as `many` says. `unit` is the fewest neighbouring inputs that share a scale."""
+
+    elements: tuple[Element, ...]
+    few: int
+    many: ManyRows
+    unit: int = LEAST_UNIT
+    fp8: bool = False  # needs a chip that multiplies FP8, and a checkpoint made for activations of 8 bits
+    whole: bool = False  # needs a scale for all inputs of an output, and sizes that are multiples of 16
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
+
+    def takes(self, form: GroupedForm, outputs: int, inputs: int, dtype: torch.dtype, chip: str) -> bool:
+        return (
+            form.element in self.elements
+            and dtype in self.dtypes
+            and unit_of(KINDS[form.element], inputs, form.group) >= self.unit
+            and (not self.fp8 or (form.rounds_inputs and multiplies_fp8(chip)))
+            and (not self.whole or (form.group >= inputs and not inputs % 16 and not outputs % 16))
+        )
+
+
+_FP8 = (Element.FLOAT8,)
+TABLE = (
+    CodesProduct(_FP8, 32, ManyRows.SCALED_MM, fp8=True, whole=True, dtypes=(torch.bfloat16,)),
+    CodesProduct(_FP8, 32, ManyRows.FP8, unit=32, fp8=True),
+    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8), 128, ManyRows.DEQUANTIZED),
+)
+
+
+def choose(form: GroupedForm | None, shape: tuple[int, ...], dtype: torch.dtype, chip: str) -> CodesProduct | None:
+    """The best product for a weight [outputs, inputs] on a chip such as `sm_90`; None: it has to be dequantized."""
+    if form is None or len(shape) != 2:
+        return None
+    return next((product for product in TABLE if product.takes(form, *shape, dtype, chip)), None)
+
+
+def multiplies_fp8(chip: str) -> bool:
+    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _FP8_CAPABILITY
+
+
+def table() -> Iterator[str]:
+    """The rows as a table in Markdown, for docs/engine-gpu.md."""
+    yield "| weights | chips | up to | larger steps |"
+    yield "| --- | --- | --- | --- |"
+    for row in TABLE:
+        weights = ", ".join(element.value for element in row.elements)
+        if row.fp8:
+            weights += f" for 8-bit activations, {'a scale per output' if row.whole else 'any other scales'}"
+        chips = "from sm_89 on" if row.fp8 else "all"
+        yield f"| {weights} | {chips} | {row.few} rows | {row.many.value} |"

@@ -1,0 +1,119 @@
+"""Products of FP8 in Triton: activations are quantized by token, or by token and group of inputs, and multiplied with
+FP8 weights. The maths is in `reference/linear.md`.
+
+The tensor cores of sm_90 add products of FP8 with fewer bits than float32 has, so sums of a unit are added in float32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.linear.codes import CodeMatrix
+
+_BAND = tl.constexpr(8)  # tiles of rows that are computed together, because they share weights in the cache
+
+
+@triton.jit
+def _quantize_rows(
+    x,  # [rows, INPUTS]
+    out,  # e4m3 [rows, INPUTS]
+    scales,  # [groups, rows]
+    rows,
+    x_stride,
+    INPUTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,  # GROUP, padded to a power of two
+    GROUPS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    place = tl.arange(0, WIDTH)[None, :]
+    column = group[:, None] * GROUP + place
+    inside = (place < GROUP) & (column < INPUTS)
+    given = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(given), 1), 1e-30)  # above 0: a row of zeros has a scale, too
+    codes = tl.minimum(tl.maximum(given / (largest / 448.0)[:, None], -448.0), 448.0)
+    tl.store(out + row * INPUTS + column, codes.to(tl.float8e4nv), mask=inside)
+    tl.store(scales + group * rows + row, largest / 448.0, mask=group * GROUP < INPUTS)
+
+
+def quantize_rows(x: torch.Tensor, group: int, out: torch.Tensor, scales: torch.Tensor, config: Configuration) -> None:
+    """x [rows, inputs], neighbours in a row contiguous → out e4m3 [rows, inputs] and scales float32 [groups, rows], both
+    contiguous. A group has `group` inputs, the last one the rest. Tile: WIDTH, the most inputs of a program."""
+    rows, inputs = x.shape
+    width = triton.next_power_of_2(min(group, inputs))
+    groups = max(1, config.tiles["WIDTH"] // width)
+    _quantize_rows[(rows, triton.cdiv(len(scales), groups))](
+        x, out, scales, rows, x.stride(0), INPUTS=inputs, GROUP=group, WIDTH=width, GROUPS=groups,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+@triton.jit
+def _by(x_scales, scale, group, row, n, within, inside, rows, outputs):
+    """Scales of a group: of rows [TILE_M, 1] and of outputs [1, TILE_N]."""
+    of_rows = tl.load(x_scales + group * rows + row, mask=within, other=0.0)
+    of_outputs = tl.load(scale + group * outputs + n, mask=inside, other=0.0)
+    return of_rows[:, None], of_outputs[None, :]
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _multiply_fp8(
+    x,  # e4m3 [rows, inputs]
+    x_scales,  # [groups, rows]
+    codes,  # e4m3 [outputs, inputs]
+    scale,  # [groups, outputs]
+    bias,  # [outputs]
+    out,  # [rows, outputs]
+    rows,
+    inputs,
+    outputs,
+    out_stride,
+    UNIT: tl.constexpr,  # divides inputs and GROUP
+    GROUP: tl.constexpr,  # 0: the scale is that of all inputs
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+):
+    tiles_m, tiles_n = tl.cdiv(rows, TILE_M), tl.cdiv(outputs, TILE_N)
+    band, place = tl.program_id(0) // (_BAND * tiles_n), tl.program_id(0) % (_BAND * tiles_n)
+    height = tl.minimum(tiles_m - band * _BAND, _BAND)
+    row = (band * _BAND + place % height) * TILE_M + tl.arange(0, TILE_M)
+    n = place // height * TILE_N + tl.arange(0, TILE_N)
+    within, inside = row < rows, n < outputs
+    k = tl.arange(0, UNIT)
+    from_x = x + row.to(tl.int64)[:, None] * inputs + k[None, :]
+    from_codes = codes + n.to(tl.int64)[None, :] * inputs + k[:, None]
+    sums = tl.zeros([TILE_M, TILE_N], tl.float32)
+    # Scales of the next unit are carried: loaded and used in one iteration, the loop would wait for them.
+    of_rows, of_outputs = _by(x_scales, scale, 0, row, n, within, inside, rows, outputs)
+    for first in tl.range(0, inputs, UNIT):
+        given = tl.load(from_x + first, mask=within[:, None], other=0.0)
+        weight = tl.load(from_codes + first, mask=inside[None, :], other=0.0)
+        if GROUP == 0:
+            sums = tl.dot(given, weight, sums, max_num_imprecise_acc=UNIT)
+        else:
+            sums += tl.dot(given, weight) * (of_rows * of_outputs)
+            group = tl.minimum(first + UNIT, inputs - 1) // GROUP
+            of_rows, of_outputs = _by(x_scales, scale, group, row, n, within, inside, rows, outputs)
+    if GROUP == 0:
+        sums *= of_rows * of_outputs
+    if bias is not None:
+        sums += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+    to = out + row.to(tl.int64)[:, None] * out_stride + n[None, :]
+    tl.store(to, sums.to(out.dtype.element_ty), mask=within[:, None] & inside[None, :])
+
+
+def multiply_fp8(
+    x: torch.Tensor, x_scales: torch.Tensor, weight: CodeMatrix, bias: torch.Tensor | None, out: torch.Tensor,
+    config: Configuration,
+) -> None:  # fmt: skip
+    """out [rows, outputs] = x · weightᵀ + bias, with x and x_scales as `quantize_rows` writes them for the weight's
+    groups. Units have at least 32 inputs. Tiles: TILE_M, TILE_N."""
+    rows, inputs = x.shape
+    tile_m, tile_n = config.tiles["TILE_M"], config.tiles["TILE_N"]
+    group = 0 if weight.group >= inputs else weight.group
+    _multiply_fp8[(triton.cdiv(rows, tile_m) * triton.cdiv(weight.outputs, tile_n),)](
+        x, x_scales, weight.codes.view(torch.float8_e4m3fn), weight.scale.values, bias, out, rows, inputs,
+        weight.outputs, out.stride(0), UNIT=weight.unit, GROUP=group, **config.options,
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Products with quantized weights, against products with their values in float32."""
+
+import torch
+from made_codes import FORMS, made
+from places import Place, over
+
+from legato_engine.backends.cuda import products
+from legato_engine.backends.cuda.linear import packed
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.linear import fp8
+from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
+
+FLOAT8 = tuple(name for name in FORMS if name.startswith("FP8"))
+
+
+@over({"form": tuple(FORMS)}, rows=(3, 1, 16, 17, 100), shape=((70, 256), (1000, 4096), (1024, 1280)))
+def test_a_few_rows_with_codes(place: Place, dtype: torch.dtype, form: str, rows: int, shape: tuple[int, int]) -> None:
+    weight, x, bias = made(form, *shape), place.random(rows, shape[1], dtype=dtype), place.random(shape[0], dtype=dtype)
+    tile = next(tile for tile in (16, 32, 64) if tile >= min(rows, 64))
+    config = choose("multiply_codes", {"rows": tile, "bits": weight.element.bits}, place.chip)
+    sums = torch.full((parts_needed(place.processors, config),), torch.nan, device=place.device)
+    out = torch.zeros(rows, shape[0] + 8, dtype=dtype, device=place.device)
+    multiply(x, packed(weight, place.device), bias, out[:, : shape[0]], sums, place.processors, config)
+    place.close(out[:, : shape[0]], x.cpu().float() @ weight.floats().t() + bias.cpu())
+    assert not out[:, shape[0] :].any()
+
+
+@over({"form": tuple(FORMS)}, shape=((70, 256), (1000, 4096)))
+def test_dequantized_weights(place: Place, dtype: torch.dtype, form: str, shape: tuple[int, int]) -> None:
+    """In two parts, and rounded once."""
+    weight = made(form, *shape)
+    codes = packed(weight, place.device)
+    for first, last in ((0, 64), (64, shape[0])):
+        out = torch.full((last - first, shape[1]), torch.nan, dtype=dtype, device=place.device)
+        dequantize(codes, first, out, choose("dequantize_codes", {}, place.chip))
+        assert torch.equal(out.cpu(), weight.floats()[first:last].to(dtype))
+
+
+@over({"form": FLOAT8}, rows=(5, 64, 300), shape=((80, 384), (1024, 4096)))
+def test_fp8_activations(place: Place, dtype: torch.dtype, form: str, rows: int, shape: tuple[int, int]) -> None:
+    """By Triton, and by torch for a scale per output. Quantized rows are near the rows; products are those of the
+    quantized ones."""
+    if not (place.small or products.multiplies_fp8(place.chip)):
+        return
+    weight, x, bias = made(form, *shape), place.random(rows, shape[1], dtype=dtype), place.random(shape[0], dtype=dtype)
+    x[0] = 0
+    groups = weight.scale.values.shape[1]
+    codes = torch.zeros(rows, shape[1], dtype=torch.float8_e4m3fn, device=place.device)
+    scales = torch.zeros(groups, rows, device=place.device)
+    fp8.quantize_rows(x, weight.group, codes, scales, choose("quantize_rows", {}, place.chip))
+    given = codes.float() * scales.t().repeat_interleave(weight.group, 1)[:, : shape[1]]
+    assert ((given - x).abs() <= x.abs() / 16 + scales.max() / 256).all()
+
+    out, matrix = torch.zeros(rows, shape[0], dtype=dtype, device=place.device), packed(weight, place.device)
+    expected = given.cpu() @ weight.floats().t() + bias.cpu()
+    fp8.multiply_fp8(codes, scales, matrix, bias, out, choose("multiply_fp8", {}, place.chip))
+    place.close(out, expected)
+    if groups == 1 and dtype == torch.bfloat16:
+        held = matrix.codes.view(torch.float8_e4m3fn)
+        torch._scaled_mm(codes, held.t(), scales.t(), matrix.scale.values, bias=bias, out_dtype=dtype, out=out.zero_())
+        place.close(out, expected)
