@@ -82,6 +82,12 @@ class TimedLayers:
     def norm(self, name: str, width: int) -> Any:
         return self._clock.timed("other operators", self._backend.norm(name, width))
 
+    def sum(self, width: int) -> Any:
+        return self._clock.timed("other operators", self._backend.sum(width))
+
+    def output_norm(self, name: str, width: int) -> Any:
+        return self._clock.timed("other operators", self._backend.output_norm(name, width))
+
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Any:
         return self._clock.timed("linear", self._backend.linear(names, inputs, outputs, bias))
 
@@ -90,6 +96,9 @@ class TimedLayers:
 
     def silu_mul(self, width: int) -> Any:
         return self._clock.timed("other operators", self._backend.silu_mul(width))
+
+    def gelu_mul(self, width: int) -> Any:
+        return self._clock.timed("other operators", self._backend.gelu_mul(width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> Any:
         return self._clock.timed("head", self._backend.head(norm, weight, rows, width))

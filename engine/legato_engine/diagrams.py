@@ -1,6 +1,6 @@
-"""The engine's lifecycles as Mermaid diagrams, and its compute paths as a table.
+"""The engine's lifecycles as Mermaid diagrams, and its compute paths and architectures as tables.
 
-`python -m legato_engine.diagrams engine/legato_engine/transfer/README.md docs/engine-cpu.md`
+`python -m legato_engine.diagrams engine/legato_engine/transfer/README.md docs/engine-cpu.md docs/models.md`
 rewrites them.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from legato_engine.kernels import paths
+from legato_engine.models import architectures
 from legato_engine.scheduler.handoff.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
 from legato_engine.transfer.session.events import Side
 from legato_engine.transfer.session.lifecycle import TABLES, SessionState
@@ -43,7 +44,7 @@ DIAGRAMS = {
 }
 
 
-TABLES_OF_DOCS = {"Formats": "\n".join(paths.table())}
+TABLES_OF_DOCS = {"Formats": "\n".join(paths.table()), "Architectures": "\n".join(architectures.table())}
 
 
 def rewrite(page: str) -> str:

@@ -1,4 +1,4 @@
-"""The docs show the lifecycles and the compute paths as the code has them."""
+"""The docs show the lifecycles, the compute paths and the architectures as the code has them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from legato_engine.diagrams import DIAGRAMS, TABLES_OF_DOCS, rewrite
 
 ROOT = Path(__file__).parents[2]
-HANDOFF, CPU = ROOT / "engine" / "legato_engine" / "transfer" / "README.md", ROOT / "docs" / "engine-cpu.md"
+HANDOFF, DOCS = ROOT / "engine" / "legato_engine" / "transfer" / "README.md", ROOT / "docs"
 
 
 @pytest.mark.parametrize("heading", DIAGRAMS)
@@ -22,7 +22,11 @@ def test_the_diagrams_of_a_page_are_made_again_and_nothing_else_of_it():
     assert rewrite(page.replace("stateDiagram-v2\n", "an old diagram\n")) == page
 
 
-def test_the_docs_show_every_compute_path():
-    page = CPU.read_text()
-    assert TABLES_OF_DOCS["Formats"] in page, "run: python -m legato_engine.diagrams docs/engine-cpu.md"
-    assert rewrite(page.replace("| `codes` |", "| an old path |")) == page
+@pytest.mark.parametrize(
+    ("heading", "name", "row"),
+    [("Formats", "engine-cpu.md", "| `codes` |"), ("Architectures", "models.md", "| `LlamaForCausalLM` |")],
+)
+def test_the_docs_show_every_compute_path_and_architecture(heading, name, row):
+    page = (DOCS / name).read_text()
+    assert TABLES_OF_DOCS[heading] in page, f"run: python -m legato_engine.diagrams docs/{name}"
+    assert rewrite(page.replace(row, "| an old one |")) == page

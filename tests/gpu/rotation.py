@@ -19,12 +19,13 @@ def check_rotation(
     arena: torch.Tensor,
     padding: int,
     config: Any,
+    pairs: int,
 ) -> None:
-    """Queries and keys of some tokens, all but `padding` of those in `qkv`, are normed and rotated; keys and values are
-    written to their slots of the last layer, and nothing else is."""
+    """Queries and keys of some tokens, all but `padding` of those in `qkv`, are normed, and `pairs` of each rotated;
+    keys and values are written to their slots of the last layer, and nothing else is."""
     (blocks, _, _, kv_heads, block, dim), layer = arena.shape, arena[:, -1]
     count, heads = len(qkv), qkv.shape[1] // dim - 2 * kv_heads
-    angles = torch.outer(torch.arange(500.0), torch.rand(dim // 2))
+    angles = torch.outer(torch.arange(500.0), torch.rand(pairs))
     positions, slots = torch.randint(0, 500, (count,)).int(), torch.randperm(blocks * block)[:count].int()
     real = torch.randperm(count)[padding:].sort().values
     padded = torch.ones(count, dtype=torch.bool).index_fill(0, real, False)

@@ -4,9 +4,9 @@ import torch
 from places import Place, over
 from rotation import EPS, check_rotation
 
+from legato_engine.kernels.gpu import silu_mul
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
-from legato_engine.kernels.gpu.silu_mul import silu_mul
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 
@@ -26,8 +26,9 @@ def test_norm_of_a_sum(place: Place, dtype: torch.dtype, rows: int, width: int, 
 def test_gate(place: Place, dtype: torch.dtype, rows: int, inner: int) -> None:
     gate_up = place.random(rows, 2 * inner, dtype=dtype)
     out = torch.zeros(rows, inner, dtype=dtype, device=place.device)
-    silu_mul(gate_up, out, choose("silu_mul", {"width": inner}, place.chip))
-    place.close(out, naive_silu_mul.silu_mul(gate_up.cpu().float()))
+    for gate in ("silu_mul", "gelu_mul"):
+        getattr(silu_mul, gate)(gate_up, out, choose("silu_mul", {"width": inner}, place.chip))
+        place.close(out, getattr(naive_silu_mul, gate)(gate_up.cpu().float()))
 
 
 @over(tokens=(7, 100), dim=(64, 80, 128, 256), group=(4, 1, 7), block=(16, 64), normed=(True, False))
@@ -37,4 +38,7 @@ def test_rotation_and_kv_write(
     arena = torch.zeros(-(-tokens // block) + 1, 2, 2, 2, block, dim, dtype=dtype, device=place.device)
     norms = [place.random(dim, dtype=dtype) if normed else None for _ in range(2)]
     config = choose("norm_rotate_write", {"head_dim": dim, "block_size": block, "group": group}, place.chip)
-    check_rotation(place.close, place.random(tokens, (group + 2) * 2 * dim, dtype=dtype), norms, arena, 2, config)
+    pairs = dim // 2 if normed else dim * 3 // 8
+    check_rotation(
+        place.close, place.random(tokens, (group + 2) * 2 * dim, dtype=dtype), norms, arena, 2, config, pairs
+    )

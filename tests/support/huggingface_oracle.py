@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from tiny_families import raw_of
 
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
@@ -20,25 +21,11 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
     """transformers' model of this config with the checkpoint's own (dequantized) weights, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kind, extra = _huggingface_kind(config)
-    theirs = AutoConfig.for_model(
-        kind,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        max_position_embeddings=config.max_length,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_theta,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **(config.rope_scaling or {})},
-        tie_word_embeddings=config.tie_word_embeddings,
-        **extra,
-    )
+    raw = raw_of(config)
+    kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
+    theirs = AutoConfig.for_model(kind, **given if raw else _sizes(config) | given)
     theirs._attn_implementation = "sdpa"
-    with torch.device("meta"):  # where random numbers, which all would be replaced, take no time
+    with torch.device("cpu" if raw else "meta"):  # where random numbers, which all would be replaced, take no time
         model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
     state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
@@ -47,6 +34,23 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(config=theirs)  # its numbers are in no file
     return model
+
+
+def _sizes(config: ModelConfig) -> dict[str, object]:
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_length,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, **(config.rope_scaling or {})},
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
 
 
 def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
@@ -58,7 +62,7 @@ def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
     windows = {
         "use_sliding_window": config.sliding_window is not None,
         "sliding_window": config.sliding_window,
-        "max_window_layers": config.full_attention_layers,
+        "max_window_layers": len(config.full_attention),
     }
     if config.architecture == "Qwen2ForCausalLM":
         return "qwen2", windows

@@ -13,7 +13,7 @@ MODELS = {
     "llama": LLAMA,
     "tied": replace(LLAMA, tie_word_embeddings=True, kv_heads=4),
     "mistral": replace(LLAMA, architecture="MistralForCausalLM", sliding_window=24),
-    "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=24, full_attention_layers=1),
+    "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=24, full_attention=(0,)),
     "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True, vocab_size=333),
     "odd sizes": replace(LLAMA, hidden_size=60, head_dim=24, heads=3, kv_heads=1, intermediate_size=100),

@@ -29,3 +29,10 @@ def padded(weight: torch.Tensor, multiple: int = 32) -> torch.Tensor:
 def biases(checkpoint: Checkpoint, names: Sequence[str]) -> torch.Tensor:
     """Biases of the projections `names`, float32 [out]."""
     return torch.cat([checkpoint.vector(f"{name}.bias") for name in names])
+
+
+def norm(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """The weight of the RMSNorm `name`, float32 [width], with the offset that the model adds."""
+    weight = checkpoint.vector(f"{name}.weight")
+    offset = checkpoint.config.norm_offset
+    return weight + offset if offset else weight

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
+from legato_engine.layers.rotation import Rotation
+
 Hidden = Any  # a backend's own array of activations, a row for each token of the step; opaque to models
 Step = Any  # a backend's state of the current step: inputs, KV arena, attention metadata
 
@@ -21,7 +23,18 @@ class Embedding(Protocol):
 
 class Norm(Protocol):
     def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
-        """Adds `x`, if given, to the residual stream in place. Returns the RMSNorm of the sum."""
+        """Adds `x`, if given, times the model's `residual_multiplier`, to the residual stream in place. Returns the
+        RMSNorm of the sum."""
+
+
+class Sum(Protocol):
+    def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
+        """Adds `x`, if given, to the residual stream in place. Returns the sum as input of a linear layer."""
+
+
+class OutputNorm(Protocol):
+    def __call__(self, step: Step, x: Hidden) -> Hidden:
+        """The RMSNorm of a linear layer's output, in place."""
 
 
 class Linear(Protocol):
@@ -55,8 +68,10 @@ class AttentionShape:
     kv_heads: int
     head_dim: int
     window: int | None = None  # positions that a position attends to, including itself; None: all
-    query_norm: str | None = None  # weights of RMSNorms over each head, before the rotation
+    query_norm: str | None = None  # weights of RMSNorms before the rotation
     key_norm: str | None = None
+    whole_norms: bool = False  # over all heads together, not over each
+    rotation: Rotation | None = None  # None: no position is encoded
 
 
 class Layers(Protocol):
@@ -64,9 +79,12 @@ class Layers(Protocol):
 
     def embedding(self, name: str, rows: int, width: int) -> Embedding: ...
     def norm(self, name: str, width: int) -> Norm: ...
+    def sum(self, width: int) -> Sum: ...
+    def output_norm(self, name: str, width: int) -> OutputNorm: ...
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Linear:
         """Fused projections of one input; their outputs are concatenated."""
 
     def attention(self, layer: int, shape: AttentionShape) -> Attention: ...
     def silu_mul(self, width: int) -> Activation: ...
+    def gelu_mul(self, width: int) -> Activation: ...
     def head(self, norm: str, weight: str, rows: int, width: int) -> Head: ...

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from legato_engine.layers.rotation import Rotation
+
 Scaling = Mapping[str, Any]  # see `ModelConfig.rope_scaling`
 
 
-def frequencies(head_dim: int, theta: float, scaling: Scaling | None) -> torch.Tensor:
-    """Angle per position of each pair, float32 [head_dim/2], with the model's scaling."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+def frequencies(dim: int, theta: float, scaling: Scaling | None) -> torch.Tensor:
+    """Angle per position of each pair of `dim` rotated numbers, float32 [dim/2], with the model's scaling."""
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     plain = 1.0 / (theta**exponents)
     if scaling is None:
         return plain
@@ -21,10 +23,13 @@ def frequencies(head_dim: int, theta: float, scaling: Scaling | None) -> torch.T
     return kinds[scaling["rope_type"]](plain, scaling)
 
 
-def tables(head_dim: int, theta: float, scaling: Scaling | None, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, float32 [max_length, head_dim/2]; with YaRN both are multiplied by its attention factor."""
-    angles = torch.outer(torch.arange(max_length).float(), frequencies(head_dim, theta, scaling))
-    by = float((scaling or {}).get("attention_factor", 1.0))
+def tables(rotation: Rotation | None, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin, float32 [max_length, pairs], multiplied by `Rotation.by` and the scaling's attention factor."""
+    if rotation is None:
+        return torch.empty(max_length, 0), torch.empty(max_length, 0)
+    scaling = rotation.scaling
+    angles = torch.outer(torch.arange(max_length).float(), frequencies(rotation.dim, rotation.theta, scaling))
+    by = rotation.by * float((scaling or {}).get("attention_factor", 1.0))
     return angles.cos() * by, angles.sin() * by
 
 

@@ -1,8 +1,60 @@
-"""Supported architectures by their names in `config.json`, with the module and class of each. Imports nothing."""
+"""Supported architectures by their names in `config.json`. Imports nothing of the engine."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Architecture(NamedTuple):
+    """A family of models. `models` and `repositories` are examples in words; `gguf` is llama.cpp's name, `tools` the
+    format of tool calls that the chat templates of these models show."""
+
+    module: str
+    model: str  # the class in `module`
+    models: str
+    repositories: tuple[str, ...]
+    gguf: str = ""
+    tools: str = ""
+
 
 ARCHITECTURES = {
-    "LlamaForCausalLM": ("legato_engine.models.llama", "Llama"),
-    "MistralForCausalLM": ("legato_engine.models.mistral", "Mistral"),
-    "Qwen2ForCausalLM": ("legato_engine.models.qwen2", "Qwen2"),
-    "Qwen3ForCausalLM": ("legato_engine.models.qwen3", "Qwen3"),
-}
+    "LlamaForCausalLM": Architecture(
+        "legato_engine.models.llama", "Llama", "Llama 2 and 3, SmolLM2, TinyLlama",
+        ("meta-llama/Llama-3.1-8B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"), "llama", "Llama3Json",
+    ),
+    "MistralForCausalLM": Architecture(
+        "legato_engine.models.mistral", "Mistral", "Mistral",
+        ("mistralai/Mistral-7B-Instruct-v0.3",), "llama", "Mistral",
+    ),
+    "Qwen2ForCausalLM": Architecture(
+        "legato_engine.models.qwen2", "Qwen2", "Qwen2, Qwen2.5", ("Qwen/Qwen2.5-7B-Instruct",), "qwen2", "Hermes"
+    ),
+    "Qwen3ForCausalLM": Architecture(
+        "legato_engine.models.qwen3", "Qwen3", "Qwen3 without experts", ("Qwen/Qwen3-32B",), "qwen3", "Hermes"
+    ),
+    "Phi3ForCausalLM": Architecture(
+        "legato_engine.models.phi3", "Phi3", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+        ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"),
+    ),
+    "Gemma3ForCausalLM": Architecture(
+        "legato_engine.models.gemma3", "Gemma3", "Gemma 3, text", ("google/gemma-3-1b-it",)
+    ),
+    "GraniteForCausalLM": Architecture(
+        "legato_engine.models.granite", "Granite", "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",)
+    ),
+    "Olmo2ForCausalLM": Architecture(
+        "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",)
+    ),
+    "SmolLM3ForCausalLM": Architecture(
+        "legato_engine.models.smollm3", "SmolLM3", "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), tools="Hermes"
+    ),
+}  # fmt: skip
+
+
+def table() -> Iterator[str]:
+    """The rows of ARCHITECTURES as a table in Markdown, for docs/models.md."""
+    yield "| architecture in `config.json` | models | GGUF | tool calls |"
+    yield "| --- | --- | --- | --- |"
+    for name, each in ARCHITECTURES.items():
+        repositories = ", ".join(f"`{repository}`" for repository in each.repositories)
+        gguf = f" `{each.gguf}` |" if each.gguf else " |"
+        yield f"| `{name}` | {each.models}: {repositories} |{gguf} {each.tools or 'none'} |"

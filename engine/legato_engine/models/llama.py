@@ -11,16 +11,76 @@ from legato_engine.layers.interface import AttentionShape, Hidden, Layers, Step
 from legato_engine.models.config import ModelConfig
 
 
+class SelfAttention:
+    """Attention with its projections."""
+
+    def __init__(self, model: "Llama", layers: Layers, index: int) -> None:
+        config, name = model.config, f"model.layers.{index}.self_attn"
+        dim, hidden = config.head_dim, config.hidden_size
+        wide, narrow = config.heads * dim, config.kv_heads * dim
+        parts = {f"{name}.q_proj": wide, f"{name}.k_proj": narrow, f"{name}.v_proj": narrow}
+        if model.fused:
+            parts = {f"{name}.qkv_proj": wide + 2 * narrow}
+        self._qkv = layers.linear([*parts], hidden, [*parts.values()], model.qkv_bias())
+        query_norm, key_norm = (f"{name}.q_norm", f"{name}.k_norm") if model.qk_norm else (None, None)
+        shape = AttentionShape(
+            config.heads, config.kv_heads, dim, config.window(index), query_norm, key_norm, model.whole_norms,
+            config.rotation(index),
+        )  # fmt: skip
+        self._attention = layers.attention(index, shape)
+        self._output = layers.linear([f"{name}.o_proj"], wide, [hidden], model.output_bias())
+
+    def __call__(self, step: Step, x: Hidden) -> Hidden:
+        return self._output(step, self._attention(step, self._qkv(step, x)))
+
+
+class Mlp:
+    """The gated MLP."""
+
+    def __init__(self, model: "Llama", layers: Layers, index: int) -> None:
+        config, name = model.config, f"model.layers.{index}.mlp"
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        parts = {f"{name}.gate_proj": inner, f"{name}.up_proj": inner}
+        if model.fused:
+            parts = {f"{name}.gate_up_proj": 2 * inner}
+        self._gate_up = layers.linear([*parts], hidden, [*parts.values()], bias)
+        self._activation = layers.gelu_mul(inner) if model.gelu else layers.silu_mul(inner)
+        self._down = layers.linear([f"{name}.down_proj"], inner, [hidden], bias)
+
+    def __call__(self, step: Step, x: Hidden) -> Hidden:
+        return self._down(step, self._activation(step, self._gate_up(step, x)))
+
+
+class Block:
+    """One layer of the model."""
+
+    def __init__(self, model: "Llama", layers: Layers, index: int) -> None:
+        name, hidden = f"model.layers.{index}", model.config.hidden_size
+        self._attention_norm = layers.norm(f"{name}.input_layernorm", hidden)
+        self._attention = SelfAttention(model, layers, index)
+        self._mlp_norm = layers.norm(f"{name}.post_attention_layernorm", hidden)
+        self._mlp = Mlp(model, layers, index)
+
+    def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
+        """`x` is the previous block's output, not yet added to the residual stream; returns this block's output."""
+        x = self._attention(step, self._attention_norm(step, x, residual))
+        return self._mlp(step, self._mlp_norm(step, x, residual))
+
+
 class Llama:
     """Consists of a backend's layers, which it requests with the names of their weights."""
 
-    qk_norm: ClassVar[bool] = False  # RMSNorms of each head's query and key
+    block: ClassVar[type[Block]] = Block
+    fused: ClassVar[bool] = False  # one weight for queries, keys and values, and one for gates and ups
+    qk_norm: ClassVar[bool] = False  # RMSNorms of queries and keys
+    whole_norms: ClassVar[bool] = False  # of all heads together, not of each
+    gelu: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, layers: Layers) -> None:
         self.config = config
         vocab, hidden = config.vocab_size, config.hidden_size
         self._embedding = layers.embedding("model.embed_tokens", vocab, hidden)
-        self._blocks = [Block(self, layers, index) for index in range(config.layers)]
+        self._blocks = [self.block(self, layers, index) for index in range(config.layers)]
         head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self._head = layers.head("model.norm", head, vocab, hidden)
 
@@ -36,32 +96,3 @@ class Llama:
 
     def output_bias(self) -> bool:
         return self.config.attention_bias
-
-
-class Block:
-    """One layer of the model."""
-
-    def __init__(self, model: Llama, layers: Layers, index: int) -> None:
-        config, name = model.config, f"model.layers.{index}"
-        attend, mlp = f"{name}.self_attn", f"{name}.mlp"
-        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-        wide, narrow = config.heads * dim, config.kv_heads * dim
-        self._attention_norm = layers.norm(f"{name}.input_layernorm", hidden)
-        self._qkv = layers.linear(
-            [f"{attend}.{part}_proj" for part in "qkv"], hidden, [wide, narrow, narrow], model.qkv_bias()
-        )
-        norms = (f"{attend}.q_norm", f"{attend}.k_norm") if model.qk_norm else (None, None)
-        shape = AttentionShape(config.heads, config.kv_heads, dim, config.window(index), *norms)
-        self._attention = layers.attention(index, shape)
-        self._output = layers.linear([f"{attend}.o_proj"], wide, [hidden], model.output_bias())
-        self._mlp_norm = layers.norm(f"{name}.post_attention_layernorm", hidden)
-        self._gate_up = layers.linear([f"{mlp}.gate_proj", f"{mlp}.up_proj"], hidden, [inner, inner], config.mlp_bias)
-        self._silu_mul = layers.silu_mul(inner)
-        self._down = layers.linear([f"{mlp}.down_proj"], inner, [hidden], config.mlp_bias)
-
-    def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
-        """`x` is the previous block's output, not yet added to the residual stream; returns this block's output."""
-        x = self._qkv(step, self._attention_norm(step, x, residual))
-        x = self._output(step, self._attention(step, x))
-        x = self._gate_up(step, self._mlp_norm(step, x, residual))
-        return self._down(step, self._silu_mul(step, x))

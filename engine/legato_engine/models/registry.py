@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 def model_class(config: "ModelConfig") -> "type[Llama]":
     """The class for `config.architecture`, a key of ARCHITECTURES: `models.config` refuses others."""
-    module, name = ARCHITECTURES[config.architecture]
-    model: type[Llama] = getattr(import_module(module), name)
+    known = ARCHITECTURES[config.architecture]
+    model: type[Llama] = getattr(import_module(known.module), known.model)
     return model

@@ -75,8 +75,9 @@ class Runner:
         self.formats = f"{chosen}; {memory}; {sizes.max_running} sequences of at most {sizes.max_length:,} tokens"
         self.fallback = chosen.fallback
         self.kv_revision = _revision(
-            checkpoint.fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
-        )
+            checkpoint.fingerprint, repr(model.config.rope_scaling), str(arena.layout), chosen.name,
+            "cuda" if gpu else "cpu", str(NUMERICS),
+        )  # fmt: skip
         self.written: DeviceEvent | None = None
         self._pending: PendingSamples | None = None  # of the step launched last
         self._model = model
@@ -137,6 +138,7 @@ class Runner:
         num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
         rows = sizes.max_running
         report = progress or (lambda _what, _share: None)
+        config = config.serving(sizes.max_length)
         with torch.inference_mode():
             room = Room(chunk_tokens + rows, rows, layout.blocks_for(sizes.max_length))
             backend = backends.make(checkpoint, chosen, gpu, room, block_size, lambda share: report("weights", share))

@@ -43,12 +43,21 @@ class _Noted:
                 self.shapes[f"{name}.bias"] = (size,)
 
     def attention(self, layer: int, shape: AttentionShape) -> Any:
-        for name in (shape.query_norm, shape.key_norm):
+        for name, heads in ((shape.query_norm, shape.heads), (shape.key_norm, shape.kv_heads)):
             if name is not None:
-                self.norm(name, shape.head_dim)
+                self.norm(name, shape.head_dim * (heads if shape.whole_norms else 1))
 
     def silu_mul(self, width: int) -> Any:
         """Has no weights."""
+
+    def gelu_mul(self, width: int) -> Any:
+        """Has no weights."""
+
+    def sum(self, width: int) -> Any:
+        """Has no weights."""
+
+    def output_norm(self, name: str, width: int) -> Any:
+        self.norm(name, width)
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> Any:
         self.norm(norm, width)

@@ -4,6 +4,7 @@ import emulated_kernels
 import lora_folders
 import pytest
 import torch
+from tiny_families import FAMILIES
 from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint, llama, on, prompt
 
 from legato_engine import processor
@@ -18,6 +19,7 @@ SHAPES = {
     "torch": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100),
     "biases": llama(attention_bias=True, mlp_bias=True),
     "qwen 3": llama(architecture="Qwen3ForCausalLM", head_dim=64),
+    "phi 3": FAMILIES["phi 3"],  # with fused projections
 }
 ADAPTERS = {
     "all": {"rank": 4},
@@ -59,7 +61,8 @@ def adapters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "length"), [("kernels", 1), ("kernels", 100), ("torch", 100), ("biases", 100), ("qwen 3", 1)]
+    ("shape", "length"),
+    [("kernels", 1), ("kernels", 100), ("torch", 100), ("biases", 100), ("qwen 3", 1), ("phi 3", 100)],
 )
 def test_a_row_is_that_of_merged_weights_as_transformers_computes_them(
     shape, length, draws, adapters, tmp_path, huggingface

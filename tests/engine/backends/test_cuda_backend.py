@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from interpreted_models import LLAMA, MODELS, load, prompts
+from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.backend import sizes
@@ -34,6 +35,16 @@ def test_greedy_tokens_are_those_of_transformers(model, oracle_of, sequences):
     run.mixed_step(decoding=[0, 1], prefilling=2)
     run.prefill(3, chunk=33)
     run.decode(range(4))
+
+    check(oracle_of(checkpoint), run)
+
+
+@pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3"])
+def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
+    checkpoint = RandomCheckpoint(FAMILIES[name])
+    run = sequences(load(checkpoint), prompts(320, (70,)), new_tokens=3)
+    run.prefill(0, chunk=50)
+    run.decode([0])
 
     check(oracle_of(checkpoint), run)
 

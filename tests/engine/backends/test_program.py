@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
 from legato_engine.backends.cpu.program import Program
@@ -20,10 +21,11 @@ LLAMA = llama(layers=3)
 MODELS = {
     "llama": LLAMA,
     "mistral": replace(LLAMA, architecture="MistralForCausalLM", sliding_window=48),
-    "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
+    "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=48, full_attention=(0,)),
     "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True),
     "wide": replace(LLAMA, hidden_size=512, intermediate_size=768, heads=16, kv_heads=4),
+    **{name: FAMILIES[name] for name in ("phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3")},
 }
 FORM_OF = {"v_proj": "Q8_0", "down_proj": "Q6_K", "up_proj": None}
 KINDS = {

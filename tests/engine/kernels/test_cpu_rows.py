@@ -62,18 +62,20 @@ def scale(row):
     return np.float32(1) / np.sqrt(product(row, row) / np.float32(len(row)) + EPS)
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 15), (7, 63), (7, 96), (1, 500)])  # threads share more than 4 rows
-def test_norm(rows, width):
-    x, residual, weight = normal(rows, width), 3 * normal(rows, width), normal(width)
-    added = residual + x
+@pytest.mark.parametrize(  # threads share more than 4 rows
+    ("rows", "width", "by"), [(1, 15, 1.0), (7, 63, 0.22), (7, 96, 1.0), (1, 500, 3.0)]
+)
+def test_norm(rows, width, by):
+    x, residual, weight, by = normal(rows, width), 3 * normal(rows, width), normal(width), np.float32(by)
+    added = residual + x * by
     expected = np.array([row * scale(row) * weight for row in added])
     for kind in KINDS:
         own, out = residual.copy(), np.zeros((rows, width), kind)
-        rms_norm.add_rms_norm(x, own, rows, weight, EPS, out)
+        rms_norm.add_rms_norm(x, by, own, rows, weight, EPS, out)
         assert np.array_equal(own, added)
         assert np.array_equal(floats(out), as_held(expected, kind))
     twin = torch.from_numpy(residual)
-    naive = naive_rms_norm.add_rms_norm(torch.from_numpy(x), twin, torch.from_numpy(weight), 1e-5)
+    naive = naive_rms_norm.add_rms_norm(torch.from_numpy(x), twin, torch.from_numpy(weight), 1e-5, float(by))
     torch.testing.assert_close(naive, torch.from_numpy(expected))
     assert np.array_equal(twin, added)
 
@@ -86,23 +88,24 @@ def test_norm_of_heads(dim):
     for row in expected:
         row[1:4] = [head * (scale(head) * weight) for head in row[1:4]]
 
-    rms_norm.norm_heads(parts, 1, 3, weight, EPS)
+    rms_norm.norm_heads(parts.reshape(7, -1), dim, 3, weight, EPS)
 
     assert np.array_equal(parts, expected)
 
 
+@pytest.mark.parametrize("gate", ["silu_mul", "gelu_mul"])
 @pytest.mark.parametrize(("rows", "width"), [(1, 63), (7, 160)])
-def test_gate(rows, width):
+def test_gate(rows, width, gate):
     """A number is the same wherever it stands, also alone in its row."""
     gate_up, alone = 4 * normal(rows, 2 * width), np.zeros((rows * width, 1), np.float32)
-    expected = naive_silu_mul.silu_mul(torch.from_numpy(gate_up))
+    expected, compute = getattr(naive_silu_mul, gate)(torch.from_numpy(gate_up)), getattr(silu_mul, gate)
 
-    silu_mul.silu_mul(gate_up.reshape(rows, 2, width).swapaxes(1, 2).reshape(-1, 2).copy(), rows * width, alone)
+    compute(gate_up.reshape(rows, 2, width).swapaxes(1, 2).reshape(-1, 2).copy(), rows * width, alone)
 
     torch.testing.assert_close(torch.from_numpy(alone).view(rows, width), expected)
     for kind in KINDS:
         out = np.zeros((rows, width), kind)
-        silu_mul.silu_mul(gate_up, rows, out)
+        compute(gate_up, rows, out)
         assert np.array_equal(floats(out), as_held(alone.reshape(rows, width), kind))
 
 
@@ -113,17 +116,21 @@ def test_norm_and_gate_make_no_number_of_what_is_none(bits):
     x.view(np.uint32)[0, 7] = gate_up.view(np.uint32)[0, 7] = gate_up.view(np.uint32)[0, 96 + 40] = bits
     for kind in KINDS:
         out = np.zeros((1, 96), kind)
-        rms_norm.add_rms_norm(x, np.zeros((1, 96), np.float32), 1, np.ones(96, np.float32), EPS, out)
+        given = x, np.float32(1), np.zeros((1, 96), np.float32), 1, np.ones(96, np.float32)
+        rms_norm.add_rms_norm(*given, EPS, out)
         assert not np.isfinite(floats(out)[0, 7])
-        silu_mul.silu_mul(gate_up, 1, out)
-        assert not np.isfinite(floats(out)[0, [7, 40]]).any()
+        for gate in (silu_mul.silu_mul, silu_mul.gelu_mul):
+            gate(gate_up, 1, out)
+            assert not np.isfinite(floats(out)[0, [7, 40]]).any()
 
 
-@pytest.mark.parametrize(("tokens", "dim"), [(1, 20), (63, 52)])  # threads share more than 8 tokens
+@pytest.mark.parametrize(  # threads share more than 8 tokens
+    ("tokens", "dim", "pairs"), [(1, 20, 10), (63, 52, 26), (63, 52, 20), (1, 20, 0)]
+)
 @pytest.mark.parametrize("kind", [np.float32, np.uint16])
-def test_rotation_and_write(tokens, dim, kind):
-    """Queries and keys are turned; an arena in bfloat16 gets the nearest, ties to even."""
-    qkv, angles = normal(tokens, 7, dim), torch.randn(200, dim // 2)
+def test_rotation_and_write(tokens, dim, pairs, kind):
+    """Queries and keys are turned, as a whole or in part; an arena in bfloat16 gets the nearest, ties to even."""
+    qkv, angles = normal(tokens, 7, dim), torch.randn(200, pairs)
     qkv[0, 5, :2] = 1 + 2**-8, 1 + 3 * 2**-8  # halfway between two of bfloat16
     positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
     cos, sin, given = angles.cos(), angles.sin(), torch.from_numpy(qkv.copy())

@@ -39,16 +39,24 @@ def strided(rows, width, dtype, spare):
 
 
 @few
-@given(st.integers(1, 9), WIDTHS, DTYPES, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]), st.booleans())
-def test_norm(rows, width, dtype, tile, spare, adds):
+@given(
+    st.integers(1, 9),
+    WIDTHS,
+    DTYPES,
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0, 8]),
+    st.sampled_from([None, 1.0, 0.22]),
+)
+def test_norm(rows, width, dtype, tile, spare, by):
     config = Configuration({"ROWS": tile})
     x, residual, weight = strided(rows, width, dtype, spare), strided(rows, width, dtype, spare), torch.randn(width)
     weight, twin, out = weight.to(dtype), residual.clone(), torch.full((rows + 1, width), 7.0, dtype=dtype)
 
-    rms_norm.add_rms_norm(x if adds else None, residual, weight, EPS, out[:rows], config)
+    rms_norm.add_rms_norm(None if by is None else x, residual, weight, EPS, out[:rows], config, by or 1.0)
 
-    add = naive_rms_norm.add_rms_norm
-    rounded_alike(out[:rows], add(x, twin, weight, EPS) if adds else naive_rms_norm.rms_norm(twin, weight, EPS))
+    if by is not None:
+        twin.copy_(twin.float() + x.float() * by)
+    rounded_alike(out[:rows], naive_rms_norm.rms_norm(twin, weight, EPS))
     assert torch.equal(residual, twin)
     assert (out[rows] == 7).all()
 
@@ -61,22 +69,26 @@ def test_norm_divides_by_the_width_and_sees_eps():
 
 
 @few
-@given(st.integers(1, 5), WIDTHS, DTYPES, st.sampled_from([16, 64, 512]), st.sampled_from([0, 8]))
-def test_gate(rows, inner, dtype, tile, spare):
+@given(
+    st.integers(1, 5), WIDTHS, DTYPES, st.sampled_from([16, 64, 512]), st.sampled_from([0, 8]),
+    st.sampled_from(["silu_mul", "gelu_mul"]),
+)  # fmt: skip
+def test_gate(rows, inner, dtype, tile, spare, gate):
     gate_up = strided(rows, 2 * inner, dtype, spare)
     out = torch.full((rows, inner + 1), 7.0, dtype=dtype)
 
-    silu_mul.silu_mul(gate_up, out[:, :inner], Configuration({"WIDTH": tile}))
+    getattr(silu_mul, gate)(gate_up, out[:, :inner], Configuration({"WIDTH": tile}))
 
-    close(out[:, :inner], naive_silu_mul.silu_mul(gate_up))
+    close(out[:, :inner], getattr(naive_silu_mul, gate)(gate_up))
     assert (out[:, inner] == 7).all()
 
 
 def test_gate_at_its_ends():
     """No number is made of infinity divided by infinity."""
     gate_up, out = torch.tensor([[-200.0, 200.0, 0.0, 1.0, 1.0, 1.0]]), torch.empty(1, 3)
-    silu_mul.silu_mul(gate_up, out, Configuration({"WIDTH": 16}))
-    assert out.tolist() == [[0.0, 200.0, 0.0]]
+    for gate in (silu_mul.silu_mul, silu_mul.gelu_mul):
+        gate(gate_up, out, Configuration({"WIDTH": 16}))
+        assert out.tolist() == [[0.0, 200.0, 0.0]]
 
 
 @few
@@ -91,9 +103,10 @@ def test_gate_at_its_ends():
     layers=st.integers(1, 2),
     tokens=st.integers(1, 9),
     padding=st.integers(0, 3),
+    share=st.sampled_from([1, 1, 0.75, 0.25, 0]),
 )
-def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding):
+def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding, share):
     qkv = torch.randn(tokens + padding, (group + 2) * kv_heads * dim).to(dtype)
     norms = [torch.randn(dim).to(dtype) if each else None for each in normed]
     arena = torch.randn(4, layers, 2, kv_heads, block, dim).to(dtype)
-    check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles))
+    check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles), int(dim // 2 * share))

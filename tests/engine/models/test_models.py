@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, prompt
 
 from legato_engine import processor
@@ -34,7 +35,7 @@ SHAPES = {
     "llama 3": llama(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
     "mistral": llama(architecture="MistralForCausalLM", sliding_window=48),
     "qwen 2": llama(architecture="Qwen2ForCausalLM", rope_theta=1e6, tie_word_embeddings=True),
-    "qwen 2, windows": llama(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
+    "qwen 2, windows": llama(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention=(0,)),
     "qwen 3": llama(architecture="Qwen3ForCausalLM", rope_theta=1e6, head_dim=64),
     "qwen 3, odd sizes": llama(architecture="Qwen3ForCausalLM", hidden_size=63, head_dim=20, intermediate_size=100),
     "yarn": llama(architecture="Qwen2ForCausalLM", rope_scaling=yarn()),
@@ -43,6 +44,7 @@ SHAPES = {
     "odd vocabulary": llama(vocab_size=333),
     "biases": llama(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "odd sizes": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
+    **FAMILIES,
 }
 
 
@@ -95,6 +97,23 @@ def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingfac
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize("name", [name for name in FAMILIES if "," not in name])
+def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
+    """Prompts whole, in chunks, and after blocks that another one left."""
+    checkpoint = RandomCheckpoint(FAMILIES[name])
+    run = sequences(load(checkpoint), [prompt(seed, length) for seed, length in enumerate((5, 70, 600, 600))])
+    run.prompts[3][:500] = run.prompts[2][:500]
+    run.tables[3][:30] = run.tables[2][:30]
+    for index, chunk, start in ((0, 4096, 0), (1, 29, 0), (2, 256, 0), (3, 4096, 480)):
+        run.prefill(index, chunk, start)
+    run.decode(range(4))
+
+    oracle = oracle_of(checkpoint)
+    for given, output in zip(run.prompts, run.outputs, strict=True):
+        assert len(output) == 32
+        oracle.check(given, output)
+
+
 def error(found, exact):
     return (found - exact).norm() / exact.norm()
 
@@ -116,6 +135,7 @@ def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
     ("dtype", "name"),
     [
         *(("auto", name) for name in ("llama 3", "mistral", "biases", "qwen 2, windows", "qwen 3", "odd vocabulary")),
+        *(("auto", name) for name in ("gemma 3", "olmo 2")),
         ("BFloat16", "llama 3"),
     ],
 )

@@ -87,7 +87,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"architectures": ["BertModel"]}, errors.UnsupportedModel, "BertModel.*LlamaForCausalLM"),
         ({"architectures": None}, errors.UnsupportedModel, "None.*LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, errors.UnsupportedModel, "hidden_act"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, errors.UnsupportedModel, "longrope"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, errors.UnsupportedModel, "dynamic"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, errors.CorruptModel, "short_factor"),
         ({"rope_scaling": {"rope_type": "yarn"}}, errors.CorruptModel, "factor"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1.0}},
@@ -95,7 +96,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             "mscale",
         ),
         (QWEN | {"max_window_layers": "few"}, errors.CorruptModel, "max_window_layers"),
-        (QWEN | {"layer_types": ["sliding_attention", "full_attention"]}, errors.UnsupportedModel, "layer_types"),
+        (QWEN | {"layer_types": ["chunked_attention"] * 2}, errors.UnsupportedModel, "layer_types names 'chunked"),
         (QWEN | {"layer_types": ["full_attention"]}, errors.CorruptModel, "1 entries for 2 layers"),
         (QWEN | {"sliding_window": None, "layer_types": SLIDING}, errors.UnsupportedModel, "no window is set"),
         ({"model_type": "mistral"}, errors.UnsupportedModel, "'mistral' contradicts .*LlamaForCausalLM"),

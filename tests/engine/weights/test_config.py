@@ -1,6 +1,8 @@
 """Configs of models, in either format: rotary settings, defaults, architectures."""
 
 import copy
+import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
 
-from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
+from legato_engine.errors import CorruptModel, ModelError, UnsupportedFormat, UnsupportedModel
 from legato_engine.layers import rotary
 from legato_engine.models import registry
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import from_gguf, from_huggingface
+from legato_engine.models.keys import KEYS
 from legato_engine.weights.opening import open_weights
 
 LLAMA3 = {
@@ -147,6 +150,10 @@ LEFT_OVER = [
     ("qwen3", {"attention_bias": True, "mlp_bias": True}),
     ("qwen3", {"max_window_layers": 0, "layer_types": ["full_attention"] * 2}),
     ("llama", {"partial_rotary_factor": 0.5}),
+    ("granite", {"partial_rotary_factor": 0.5, "sliding_window": 16, "no_rope_layers": [0, 1]}),
+    ("olmo2", {"attention_bias": True, "mlp_bias": True, "sliding_window": 16, "use_sliding_window": True}),
+    ("smollm3", {"sliding_window": 16, "rope_local_base_freq": 7.0, "max_window_layers": 1}),
+    ("smollm3", {"sliding_window": 16, "use_sliding_window": True, "no_rope_layers": [1, 0, 1]}),
     ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
     ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": 32}),
     ("llama", {"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}}),
@@ -156,13 +163,13 @@ LEFT_OVER = [
 @pytest.mark.parametrize(("kind", "given"), LEFT_OVER)
 def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, Any]) -> None:
     """Windows, biases and rotary frequencies are those of the model that transformers makes."""
-    theirs = transformers.AutoConfig.for_model(kind, **copy.deepcopy(files.CONFIG | given))
+    theirs = transformers.AutoConfig.for_model(kind, pad_token_id=None, **copy.deepcopy(files.CONFIG | given))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(theirs).model
     rotation = type(model.rotary_emb)(config=theirs)
     first = model.layers[0]
     windows = {"llama": lambda _: None, "mistral": lambda _: theirs.sliding_window}
-    read_window = windows.get(kind, lambda layer: layer.self_attn.sliding_window)
+    read_window = windows.get(kind, lambda layer: getattr(layer.self_attn, "sliding_window", None))
 
     config = from_huggingface(
         files.CONFIG | {"architectures": [type(model).__name__.replace("Model", "ForCausalLM")]} | given, "here"
@@ -177,6 +184,29 @@ def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, 
     frequencies = rotary.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     torch.testing.assert_close(frequencies, rotation.inv_freq)
     assert (config.rope_scaling or {}).get("attention_factor", 1.0) == pytest.approx(rotation.attention_scaling)
+
+
+# Keys of training, of generation, and of what transformers computes in another way.
+WITHOUT_EFFECT = {
+    "attention_dropout", "embd_pdrop", "initializer_range", "pretraining_tp", "resid_pdrop", "use_cache",
+    "bos_token_id", "eos_token_id", "pad_token_id",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_key_that_transformers_reads_is_ignored(architecture: str) -> None:
+    """Each changes the config, or is refused."""
+    base = files.CONFIG | {"architectures": [architecture], "use_sliding_window": True, "sliding_window": 16}
+    if architecture == "Phi3ForCausalLM":
+        base["rope_parameters"] = {"type": "su"} | dict.fromkeys(("short_factor", "long_factor"), [2.0] * 32)
+    theirs = type(transformers.AutoConfig.for_model(KEYS[architecture].model_type))
+    own, common = ({each.name for each in dataclasses.fields(each)} for each in (theirs, transformers.PreTrainedConfig))
+    config = from_huggingface(base, "here")
+    for key in own - common - WITHOUT_EFFECT:
+        with suppress(ModelError):
+            assert {from_huggingface(base | {key: value}, "here") != config for value in ("another", False)} != {
+                False
+            }, key
 
 
 def test_yarn_lengthens_what_a_model_can_take() -> None:

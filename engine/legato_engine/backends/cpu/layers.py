@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from legato_engine.backends import projections
 from legato_engine.backends.cpu import low_rank
 from legato_engine.backends.cpu.low_rank import CpuLowRank
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
@@ -22,12 +23,14 @@ from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
+from legato_engine.layers.rotation import Rotation
 from legato_engine.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class CpuEmbedding:
     table: TokenTable
+    by: np.float32
     out: CpuBuffer
 
     def __call__(self, step: Operators) -> Array:
@@ -36,20 +39,51 @@ class CpuEmbedding:
         return residual
 
     def _fill(self, step: CpuStep, residual: Array) -> None:
-        residual[: step.rows] = self.table.rows(step.inputs.tokens)
+        rows = self.table.rows(step.inputs.tokens)
+        residual[: step.rows] = rows if self.by == 1 else rows * self.by
 
 
 @dataclass(frozen=True, slots=True)
 class CpuNorm:
     weight: Array
     eps: np.float32
+    by: np.float32
     nothing: CpuBuffer  # zeros, added if there is no x
     out: CpuBuffer
 
     def __call__(self, step: Operators, x: Array | None, residual: Array) -> Array:
         out = self.out.take(step.rows)
-        step.norm(self.nothing.take(step.rows) if x is None else x, residual, self.weight, self.eps, out)
+        added = self.nothing.take(step.rows) if x is None else x
+        step.norm(added, self.by, residual, self.weight, self.eps, out)
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSum:
+    out: CpuBuffer | None  # None if linear layers take float32
+
+    def __call__(self, step: Operators, x: Array | None, residual: Array) -> Array:
+        if x is not None:
+            step.accumulate(x, residual)
+        if self.out is None:
+            return residual
+        out = self.out.take(step.rows)
+        step.call(lambda step: self._round(step, residual, out))
+        return out
+
+    def _round(self, step: CpuStep, residual: Array, out: Array) -> None:
+        rounded = torch.from_numpy(residual[: step.rows]).bfloat16()
+        out[: step.rows] = rounded.view(torch.int16).numpy().view(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOutputNorm:
+    weight: Array
+    eps: np.float32
+
+    def __call__(self, step: Operators, x: Array) -> Array:
+        step.norm_heads(x, 0, 1, self.weight, self.eps)
+        return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +120,9 @@ class CpuAttention:
         parts = qkv.reshape(len(qkv), -1, shape.head_dim)
         if self.norms is not None:
             queries, keys = self.norms
-            step.norm_heads(parts, 0, shape.heads, queries, self.eps)
-            step.norm_heads(parts, shape.heads, shape.kv_heads, keys, self.eps)
+            wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            step.norm_heads(qkv, 0, wide // len(queries), queries, self.eps)
+            step.norm_heads(qkv, wide, narrow // len(keys), keys, self.eps)
         step.rotate(parts, shape.heads, self.cos, self.sin, self.layer)
         step.attend(parts, shape.heads, shape.window or 0, self.layer, out)
         return out
@@ -95,11 +130,12 @@ class CpuAttention:
 
 @dataclass(frozen=True, slots=True)
 class CpuActivation:
+    gelu: bool
     out: CpuBuffer
 
     def __call__(self, step: Operators, gate_up: Array) -> Array:
         out = self.out.take(step.rows)
-        step.silu_mul(gate_up, out)
+        (step.gelu_mul if self.gelu else step.silu_mul)(gate_up, out)
         return out
 
 
@@ -107,6 +143,8 @@ class CpuActivation:
 class CpuHead:
     norm: Array
     eps: np.float32
+    added_by: np.float32  # multiplies x
+    by: float  # multiplies logits
     kind: type[np.generic]
     table: TokenTable
     rows: int
@@ -125,9 +163,10 @@ class CpuHead:
         logits = np.empty((room(count), self.table.outputs), np.float32)
         if count:
             normed = np.zeros((room(count), len(self.norm)), self.kind)
-            add_rms_norm(x[tokens], residual[tokens], count, self.norm, self.eps, normed)
+            add_rms_norm(x[tokens], self.added_by, residual[tokens], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
-        return torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy if the vocabulary is padded
+        given = torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy if the vocabulary is padded
+        return given.mul_(self.by) if self.by != 1 else given
 
 
 class CpuBackend:
@@ -142,14 +181,15 @@ class CpuBackend:
         self._config = config
         self._progress = progress
         self._eps = np.float32(config.rms_norm_eps)
+        self._added_by = np.float32(config.residual_multiplier)
+        self._max_length = max_length
+        self._rotations: dict[Rotation | None, tuple[Array, Array]] = {}
         self._tables: dict[str, TokenTable] = {}
         self._head: CpuHead | None = None
         self._last: CpuStep | None = None
         self._programs: dict[bool, Program] = {}  # keys: True for steps with adapters
         self._linears: list[LinearShape] = []
         self._workspace = CpuWorkspace()
-        cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
-        self._cos, self._sin = cos.numpy(), sin.numpy()
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
         """The step for layers that compute one operator after another."""
@@ -177,11 +217,18 @@ class CpuBackend:
         return low_rank.packed(fuse(pairs, self._linears, torch.float32))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
-        return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))
+        by = np.float32(self._config.embedding_multiplier)
+        return CpuEmbedding(self._table(name), by, self._workspace.buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CpuNorm:
         nothing = self._workspace.buffer("nothing", width)
-        return CpuNorm(self._vector(name), self._eps, nothing, self._out("norm", width))
+        return CpuNorm(self._norm(name), self._eps, self._added_by, nothing, self._out("norm", width))
+
+    def sum(self, width: int) -> CpuSum:
+        return CpuSum(None if self._numerics.inputs is np.float32 else self._out("sum", width))
+
+    def output_norm(self, name: str, width: int) -> CpuOutputNorm:
+        return CpuOutputNorm(self._norm(name), self._eps)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CpuLinear:
         projection = self._numerics.linear(self._checkpoint, names, bias)
@@ -193,19 +240,29 @@ class CpuBackend:
         self._progress((layer + 1) / self._config.layers)
         norms = None
         if shape.query_norm and shape.key_norm:
-            norms = self._vector(shape.query_norm), self._vector(shape.key_norm)
+            norms = self._norm(shape.query_norm), self._norm(shape.key_norm)
         out = self._out("attention", shape.heads * shape.head_dim)
-        return CpuAttention(layer, shape, self._cos, self._sin, norms, self._eps, out)
+        return CpuAttention(layer, shape, *self._angles(shape.rotation), norms, self._eps, out)
 
     def silu_mul(self, width: int) -> CpuActivation:
-        return CpuActivation(self._out("activation", width))
+        return CpuActivation(False, self._out("activation", width))
+
+    def gelu_mul(self, width: int) -> CpuActivation:
+        return CpuActivation(True, self._out("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CpuHead:
-        self._head = CpuHead(self._vector(norm), self._eps, self._numerics.inputs, self._table(weight), rows)
+        by, inputs = self._config.logits_multiplier, self._numerics.inputs
+        self._head = CpuHead(self._norm(norm), self._eps, self._added_by, by, inputs, self._table(weight), rows)
         return self._head
 
-    def _vector(self, name: str) -> Array:
-        return self._checkpoint.vector(f"{name}.weight").numpy()
+    def _norm(self, name: str) -> Array:
+        return projections.norm(self._checkpoint, name).numpy()
+
+    def _angles(self, rotation: Rotation | None) -> tuple[Array, Array]:
+        if rotation not in self._rotations:
+            cos, sin = rotary.tables(rotation, self._max_length)
+            self._rotations[rotation] = cos.numpy(), sin.numpy()
+        return self._rotations[rotation]
 
     def _out(self, operator: str, width: int) -> CpuBuffer:
         """A buffer for inputs of linear layers."""

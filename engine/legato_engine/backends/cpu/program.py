@@ -52,15 +52,18 @@ class Program:
         self._close()
         self._parts.append(work)
 
-    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        self.add(kernels.NORM, x=x, residual=residual, out=out, weight=weight, width=len(weight), eps=eps)
+    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        self.add(kernels.NORM, x=x, by=by, residual=residual, out=out, weight=weight, width=len(weight), eps=eps)
 
-    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
-        _, heads, dim = parts.shape
+    def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        width, dim = x.shape[1], len(weight)
         self.add(
-            kernels.NORM_HEADS, x=parts, weight=weight, heads=heads, first_head=first, end_head=first + count, dim=dim,
-            eps=eps,
+            kernels.NORM_HEADS, x=x, width=width, weight=weight, first=first, heads=count, dim=dim, eps=eps
         )  # fmt: skip
+
+    def accumulate(self, x: Array, residual: Array) -> None:
+        width = x.shape[1]
+        self.add(kernels.ADD, out=residual, bias=x, bias_stride=width, width=width)
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
         assert isinstance(projection, Recordable)  # `Path.family` is not None
@@ -68,7 +71,10 @@ class Program:
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
         _, all_heads, dim = parts.shape
-        self.add(kernels.ROTATE, x=parts, heads=all_heads, queries=heads, dim=dim, cos=cos, sin=sin, layer=layer)
+        self.add(
+            kernels.ROTATE, x=parts, heads=all_heads, queries=heads, dim=dim, pairs=cos.shape[1], cos=cos, sin=sin,
+            layer=layer,
+        )  # fmt: skip
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
         _, all_heads, dim = parts.shape
@@ -78,6 +84,9 @@ class Program:
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
         self.add(kernels.SILU_MUL, x=gate_up, out=out, width=out.shape[1])
+
+    def gelu_mul(self, gate_up: Array, out: Array) -> None:
+        self.add(kernels.GELU_MUL, x=gate_up, out=out, width=out.shape[1])
 
     def rounded(self, inputs: int) -> tuple[Array, Array]:
         """Memory for rows of `inputs` 8-bit activations, and for their scales."""

@@ -8,7 +8,7 @@ import numpy as np
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
 from legato_engine.kernels.cpu.rope import rotate_and_write
-from legato_engine.kernels.cpu.silu_mul import silu_mul
+from legato_engine.kernels.cpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 
 Attend = Callable[[Array, Array, Ints, int, Array, int, Array], None]  # `Numerics.attend`
@@ -38,21 +38,28 @@ class Operators(Protocol):
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         """Calls a function that has no operator, and returns its result; None if it is only recorded."""
 
-    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        """Computes residual += x and out = RMSNorm(residual)."""
+    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        """Computes residual += x · by and out = RMSNorm(residual)."""
 
-    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
-        """Computes RMSNorm of `count` heads of parts [rows, heads, dim] from head `first` on, in place."""
+    def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        """Computes RMSNorm of `count` parts of each row in place, of the weight's size, from number `first` on."""
+
+    def accumulate(self, x: Array, residual: Array) -> None:
+        """Computes residual += x."""
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
-        """Rotates parts [rows, heads + 2 · kv_heads, dim] in place by RoPE, and writes keys and values to the arena."""
+        """Rotates parts [rows, heads + 2 · kv_heads, dim] in place by RoPE, and writes keys and values to the arena.
+
+        cos, sin [positions, pairs].
+        """
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
         """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited."""
 
     def silu_mul(self, gate_up: Array, out: Array) -> None: ...
+    def gelu_mul(self, gate_up: Array, out: Array) -> None: ...
 
 
 class CpuStep:
@@ -73,11 +80,14 @@ class CpuStep:
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         return work(self)
 
-    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        add_rms_norm(x, residual, self.rows, weight, eps, out)
+    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        add_rms_norm(x, by, residual, self.rows, weight, eps, out)
 
-    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
-        norm_heads(parts[: self.rows], first, count, weight, eps)
+    def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        norm_heads(x[: self.rows], first, count, weight, eps)
+
+    def accumulate(self, x: Array, residual: Array) -> None:
+        residual[: self.rows] += x[: self.rows]
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
         projection(x, self.rows, out)
@@ -93,3 +103,6 @@ class CpuStep:
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
         silu_mul(gate_up, self.rows, out)
+
+    def gelu_mul(self, gate_up: Array, out: Array) -> None:
+        gelu_mul(gate_up, self.rows, out)

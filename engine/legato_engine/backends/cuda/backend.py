@@ -15,6 +15,8 @@ from legato_engine.backends.cuda.layers import (
     CudaHead,
     CudaLinear,
     CudaNorm,
+    CudaOutputNorm,
+    CudaSum,
 )
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
@@ -22,10 +24,12 @@ from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.gpu.attention.attend import Work
 from legato_engine.kernels.gpu.configurations import Configuration, choose
+from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
+from legato_engine.layers.rotation import Rotation
 from legato_engine.weights.checkpoint import Checkpoint
 
 MOST_CAPTURED_EARLY = 64  # rows: larger graphs are captured with the first step of their size
@@ -56,8 +60,8 @@ class CudaBackend:
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
         self._replays: dict[int, GraphReplay] = {}  # by rows
-        cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, room.blocks * block_size)
-        self._cos, self._sin = cos.to(device.place), sin.to(device.place)
+        self._max_length = room.blocks * block_size
+        self._rotations: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def replayed_rows(self) -> tuple[int, ...]:
@@ -136,10 +140,17 @@ class CudaBackend:
         return fuse(pairs, self._linears, self._dtype, self._device.place)
 
     def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
-        return CudaEmbedding(self._table(name), self._buffer("residual", width))
+        return CudaEmbedding(self._table(name), self._config.embedding_multiplier, self._buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CudaNorm:
         return self._norm(name, width, self._buffer("norm", width))
+
+    def sum(self, width: int) -> CudaSum:
+        return CudaSum()
+
+    def output_norm(self, name: str, width: int) -> CudaOutputNorm:
+        configuration = self._choose("add_rms_norm", width=width)
+        return CudaOutputNorm(self._norm_weight(name), self._config.rms_norm_eps, configuration)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device.place)
@@ -150,12 +161,15 @@ class CudaBackend:
 
     def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
         self._progress((layer + 1) / self._config.layers)
-        norms = None
-        if shape.query_norm and shape.key_norm:
-            norms = self._vector(shape.query_norm), self._vector(shape.key_norm)
+        norms, whole_norms = None, None
+        if shape.query_norm and shape.key_norm and shape.whole_norms:
+            widths = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            whole_norms = self.output_norm(shape.query_norm, widths[0]), self.output_norm(shape.key_norm, widths[1])
+        elif shape.query_norm and shape.key_norm:
+            norms = self._norm_weight(shape.query_norm), self._norm_weight(shape.key_norm)
         sizes = {"head_dim": shape.head_dim, "block_size": self._block_size, "group": shape.heads // shape.kv_heads}
         return CudaAttention(
-            layer, shape, self._cos, self._sin, norms, self._config.rms_norm_eps,
+            layer, shape, *self._angles(shape.rotation), norms, whole_norms, self._config.rms_norm_eps,
             self._choose("norm_rotate_write", **sizes),
             self._choose("decode_attention", **sizes),
             self._choose("prefill_attention", **sizes),
@@ -163,7 +177,10 @@ class CudaBackend:
         )  # fmt: skip
 
     def silu_mul(self, width: int) -> CudaActivation:
-        return CudaActivation(self._choose("silu_mul", width=width), self._buffer("activation", width))
+        return CudaActivation(silu_mul, self._choose("silu_mul", width=width), self._buffer("activation", width))
+
+    def gelu_mul(self, width: int) -> CudaActivation:
+        return CudaActivation(gelu_mul, self._choose("silu_mul", width=width), self._buffer("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CudaHead:
         """Makes the head for the tokens that sample, at most one for each row."""
@@ -174,6 +191,7 @@ class CudaBackend:
         self._head = CudaHead(
             self._norm(norm, width, buffer("sampled norm", width, self._dtype)),
             self._table(weight),
+            self._config.logits_multiplier,
             buffer("sampled", width, self._dtype),
             buffer("sampled residual", width, self._dtype),
             buffer("products", rows, self._dtype),
@@ -183,7 +201,8 @@ class CudaBackend:
 
     def _norm(self, name: str, width: int, out: Buffer) -> CudaNorm:
         chosen = self._choose("add_rms_norm", width=width)
-        return CudaNorm(self._vector(name), self._config.rms_norm_eps, chosen, out)
+        config = self._config
+        return CudaNorm(self._norm_weight(name), config.rms_norm_eps, config.residual_multiplier, chosen, out)
 
     def _choose(self, kernel: str, **shape: int) -> Configuration:
         return choose(kernel, shape, self._device.chip)
@@ -191,8 +210,16 @@ class CudaBackend:
     def _buffer(self, operator: str, width: int) -> Buffer:
         return self._workspace.buffer(operator, width, self._dtype)
 
-    def _vector(self, name: str) -> torch.Tensor:
-        return self._checkpoint.vector(f"{name}.weight").to(self._device.place, self._dtype)
+    def _norm_weight(self, name: str) -> torch.Tensor:
+        """In float32 with an offset, which 16 bits would round."""
+        dtype = torch.float32 if self._config.norm_offset else self._dtype
+        return projections.norm(self._checkpoint, name).to(self._device.place, dtype)
+
+    def _angles(self, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if rotation not in self._rotations:
+            cos, sin = rotary.tables(rotation, self._max_length)
+            self._rotations[rotation] = cos.to(self._device.place), sin.to(self._device.place)
+        return self._rotations[rotation]
 
     def _table(self, name: str) -> torch.Tensor:
         """An embedding or output matrix, which may be one and the same."""

@@ -2,6 +2,7 @@
 residual stream are of one dtype; nothing is allocated in a step without adapters.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,6 @@ from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
-from legato_engine.kernels.gpu.silu_mul import silu_mul
 from legato_engine.kernels.torch import low_rank
 from legato_engine.layers.interface import AttentionShape
 
@@ -20,23 +20,43 @@ from legato_engine.layers.interface import AttentionShape
 @dataclass(frozen=True, slots=True)
 class CudaEmbedding:
     weight: torch.Tensor  # [vocab, hidden]
+    by: float
     out: Buffer
 
     def __call__(self, step: CudaStep) -> torch.Tensor:
-        return torch.index_select(self.weight, 0, step.tokens, out=self.out.take(len(step.tokens)))
+        rows = torch.index_select(self.weight, 0, step.tokens, out=self.out.take(len(step.tokens)))
+        return rows.mul_(self.by) if self.by != 1 else rows
 
 
 @dataclass(frozen=True, slots=True)
 class CudaNorm:
     weight: torch.Tensor
     eps: float
+    by: float
     configuration: Configuration
     out: Buffer
 
     def __call__(self, step: CudaStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         out = self.out.take(len(residual))
-        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration)
+        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration, self.by)
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSum:
+    def __call__(self, step: CudaStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        return residual if x is None else residual.add_(x)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOutputNorm:
+    weight: torch.Tensor
+    eps: float
+    configuration: Configuration
+
+    def __call__(self, step: CudaStep, x: torch.Tensor) -> torch.Tensor:
+        add_rms_norm(None, x, self.weight, self.eps, x, self.configuration)
+        return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +82,10 @@ class CudaLinear:
 class CudaAttention:
     layer: int
     shape: AttentionShape
-    cos: torch.Tensor  # float32 [positions, head_dim/2]
+    cos: torch.Tensor  # float32 [positions, pairs]
     sin: torch.Tensor
-    norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys
+    norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
+    whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
     eps: float
     rotation: Configuration
     decoding: Configuration
@@ -74,6 +95,10 @@ class CudaAttention:
     def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, layer = self.shape, step.arena[:, self.layer]
         query_norm, key_norm = self.norms or (None, None)
+        if self.whole_norms is not None:
+            wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            for norm, part in zip(self.whole_norms, (qkv[:, :wide], qkv[:, wide : wide + narrow]), strict=True):
+                norm(step, part)
         norm_rotate_write(
             qkv, step.positions, step.slots, self.cos, self.sin, query_norm, key_norm, self.eps, shape.heads, layer,
             self.rotation,
@@ -91,12 +116,13 @@ class CudaAttention:
 
 @dataclass(frozen=True, slots=True)
 class CudaActivation:
+    compute: Callable[[torch.Tensor, torch.Tensor, Configuration], None]
     configuration: Configuration
     out: Buffer
 
     def __call__(self, step: CudaStep, gate_up: torch.Tensor) -> torch.Tensor:
         out = self.out.take(len(gate_up))
-        silu_mul(gate_up, out, self.configuration)
+        self.compute(gate_up, out, self.configuration)
         return out
 
 
@@ -104,6 +130,7 @@ class CudaActivation:
 class CudaHead:
     norm: CudaNorm
     weight: torch.Tensor
+    by: float  # multiplies logits
     x: Buffer
     residual: Buffer
     products: Buffer
@@ -119,4 +146,5 @@ class CudaHead:
         given = torch.index_select(x, 0, tokens, out=self.x.take(count))
         before = torch.index_select(residual, 0, tokens, out=self.residual.take(count))
         products = torch.mm(self.norm(step, given, before), self.weight.t(), out=self.products.take(count))
-        return self.out.take(count).copy_(products)
+        logits = self.out.take(count).copy_(products)
+        return logits.mul_(self.by) if self.by != 1 else logits

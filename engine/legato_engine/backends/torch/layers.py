@@ -1,6 +1,6 @@
 """Implements `layers.interface` with torch's operators."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,31 +13,50 @@ from legato_engine.kernels.torch import low_rank
 from legato_engine.kernels.torch.attention import attention
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from legato_engine.kernels.torch.rope import rotate, write_kv
-from legato_engine.kernels.torch.silu_mul import silu_mul
+from legato_engine.kernels.torch.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
+from legato_engine.layers.rotation import Rotation
 from legato_engine.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class TorchEmbedding:
     weight: torch.Tensor  # [vocab, hidden]
+    by: float
 
     def __call__(self, step: TorchStep) -> torch.Tensor:
-        return self.weight[step.tokens]
+        rows = self.weight[step.tokens]
+        return rows.mul_(self.by) if self.by != 1 else rows
 
 
 @dataclass(frozen=True, slots=True)
 class TorchNorm:
     weight: torch.Tensor
     eps: float
+    by: float = 1.0
 
     def __call__(self, step: TorchStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         if x is None:
             return rms_norm(residual, self.weight, self.eps)
-        return add_rms_norm(x, residual, self.weight, self.eps)
+        return add_rms_norm(x, residual, self.weight, self.eps, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSum:
+    def __call__(self, step: TorchStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        return residual if x is None else residual.add_(x)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOutputNorm:
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, step: TorchStep, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,7 @@ class TorchAttention:
     shape: AttentionShape
     query_norm: TorchNorm | None
     key_norm: TorchNorm | None
+    angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, [positions, 1, pairs]
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
@@ -67,32 +87,39 @@ class TorchAttention:
         parts = qkv.view(tokens, rotated_heads + shape.kv_heads, shape.head_dim)
         plain = parts[:, :rotated_heads]
         if self.query_norm is not None and self.key_norm is not None:
-            queries = self.query_norm(step, None, plain[:, : shape.heads])
-            plain = torch.cat((queries, self.key_norm(step, None, plain[:, shape.heads :])), 1)
-        rotated = rotate(plain, step.cos, step.sin)
+            normed = plain.flatten(1) if shape.whole_norms else plain
+            queries, keys = normed.tensor_split((normed.shape[1] * shape.heads // rotated_heads,), 1)
+            normed = torch.cat((self.query_norm(step, None, queries), self.key_norm(step, None, keys)), 1)
+            plain = normed.view(plain.shape)
+        rotated = rotate(plain, *step.angles(shape.rotation, self.angles))
         write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places)
         out = attention(rotated[:, : shape.heads], layer, step.groups(shape))
         return out.reshape(tokens, -1)
 
 
+@dataclass(frozen=True, slots=True)
 class TorchActivation:
+    compute: Callable[[torch.Tensor], torch.Tensor]
+
     def __call__(self, step: TorchStep, gate_up: torch.Tensor) -> torch.Tensor:
-        return silu_mul(gate_up)
+        return self.compute(gate_up)
 
 
 @dataclass(frozen=True, slots=True)
 class TorchHead:
     norm: TorchNorm
     weight: torch.Tensor
+    by: float  # multiplies logits
 
     def __call__(self, step: TorchStep, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        step.hidden = x + residual
+        step.hidden = torch.add(residual, x, alpha=self.norm.by)
         return self.logits(step, step.sampled)
 
     def logits(self, step: TorchStep, tokens: torch.Tensor) -> torch.Tensor:
         """Logits of these tokens of the step, float32 [tokens, vocab]."""
         assert step.hidden is not None
-        return torch.nn.functional.linear(self.norm(step, None, step.hidden[tokens]), self.weight).float()
+        logits = torch.nn.functional.linear(self.norm(step, None, step.hidden[tokens]), self.weight).float()
+        return logits.mul_(self.by) if self.by != 1 else logits
 
 
 class TorchBackend:
@@ -113,11 +140,11 @@ class TorchBackend:
         self._head: TorchHead | None = None
         self._last: TorchStep | None = None
         self._linears: list[LinearShape] = []
-        cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
-        self._cos, self._sin = cos.to(device, dtype)[:, None], sin.to(device, dtype)[:, None]
+        self._max_length = max_length
+        self._rotations: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> TorchStep:
-        return TorchStep(inputs, arena, self._cos, self._sin)
+        return TorchStep(inputs, arena)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         self._last = None  # frees its memory for this step
@@ -133,11 +160,16 @@ class TorchBackend:
         return fuse(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
-        return TorchEmbedding(self._table(name))
+        return TorchEmbedding(self._table(name), self._config.embedding_multiplier)
 
     def norm(self, name: str, width: int) -> TorchNorm:
-        weight = self._checkpoint.vector(f"{name}.weight").to(self._device, self._dtype)
-        return TorchNorm(weight, self._config.rms_norm_eps)
+        return TorchNorm(self._norm(name), self._config.rms_norm_eps, self._config.residual_multiplier)
+
+    def sum(self, width: int) -> TorchSum:
+        return TorchSum()
+
+    def output_norm(self, name: str, width: int) -> TorchOutputNorm:
+        return TorchOutputNorm(self._norm(name), self._config.rms_norm_eps)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> TorchLinear:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device)
@@ -148,15 +180,30 @@ class TorchBackend:
 
     def attention(self, layer: int, shape: AttentionShape) -> TorchAttention:
         self._progress((layer + 1) / self._config.layers)
-        norms = [self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)]
-        return TorchAttention(layer, shape, *norms)
+        query_norm, key_norm = (
+            self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)
+        )
+        return TorchAttention(layer, shape, query_norm, key_norm, self._angles(shape.rotation))
 
     def silu_mul(self, width: int) -> TorchActivation:
-        return TorchActivation()
+        return TorchActivation(silu_mul)
+
+    def gelu_mul(self, width: int) -> TorchActivation:
+        return TorchActivation(gelu_mul)
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> TorchHead:
-        self._head = TorchHead(self.norm(norm, width), self._table(weight))
+        self._head = TorchHead(self.norm(norm, width), self._table(weight), self._config.logits_multiplier)
         return self._head
+
+    def _norm(self, name: str) -> torch.Tensor:
+        return projections.norm(self._checkpoint, name).to(self._device, self._dtype)
+
+    def _angles(self, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if rotation not in self._rotations:
+            cos, sin = rotary.tables(rotation, self._max_length)
+            place = self._device, self._dtype
+            self._rotations[rotation] = cos.to(*place)[:, None], sin.to(*place)[:, None]
+        return self._rotations[rotation]
 
     def _table(self, name: str) -> torch.Tensor:
         """An embedding or output matrix, which may be one and the same."""

@@ -7,6 +7,7 @@ import torch
 from legato_engine.kernels.torch.attention import Group, causal_mask
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.rotation import Rotation
 
 MASK_ENTRIES = 1 << 22  # of one mask of a prompt, which would otherwise grow with chunk · context
 
@@ -14,20 +15,28 @@ MASK_ENTRIES = 1 << 22  # of one mask of a prompt, which would otherwise grow wi
 class TorchStep:
     """The inputs of layers. Rows are grouped once for all layers with the same window."""
 
-    def __init__(self, inputs: StepInputs, arena: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """`cos` and `sin` of every position, [positions, 1, head_dim/2]."""
+    def __init__(self, inputs: StepInputs, arena: torch.Tensor) -> None:
         device, size = arena.device, arena.shape[4]
-        positions = torch.from_numpy(inputs.positions).to(device)
         slots = torch.from_numpy(inputs.slots).to(device)
         self.arena = arena
         self.tokens = torch.from_numpy(inputs.tokens).to(device)
         self.sampled = torch.from_numpy(inputs.sampled).to(device)
         self.hidden: torch.Tensor | None = None  # the head's inputs
         self.blocks, self.places = slots // size, slots % size
-        self.cos, self.sin = cos[positions], sin[positions]
+        self._positions = torch.from_numpy(inputs.positions).to(device)
+        self._angles: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
         self.adapted = [(each.adapter, torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
         self._inputs = inputs
         self._groups: dict[tuple[int, int | None], tuple[Group, ...]] = {}
+
+    def angles(
+        self, rotation: Rotation | None, tables: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of the step's tokens, from `tables` of every position, [positions, 1, pairs]."""
+        if rotation not in self._angles:
+            cos, sin = tables
+            self._angles[rotation] = cos[self._positions], sin[self._positions]
+        return self._angles[rotation]
 
     def groups(self, shape: AttentionShape) -> tuple[Group, ...]:
         """The rows, for attention of that shape."""

@@ -22,10 +22,10 @@ from legato_engine.kernels.cpu.linear.packing import COLUMNS
 from legato_engine.kernels.cpu.linear.scales import of_panel
 from legato_engine.kernels.cpu.rms_norm import norm_head, norm_row
 from legato_engine.kernels.cpu.rope import rotate_row
-from legato_engine.kernels.cpu.silu_mul import silu_mul_row
+from legato_engine.kernels.cpu.silu_mul import gelu_mul_row, silu_mul_row
 from legato_engine.kernels.cpu.simd.vector import address, pointer
 
-NORM, ROUND, MULTIPLY, ADD, NORM_HEADS, ROTATE, ATTEND, SILU_MUL = range(8)
+NORM, ROUND, MULTIPLY, ADD, NORM_HEADS, ROTATE, ATTEND, SILU_MUL, GELU_MUL = range(9)
 MOST = (FEW - 1) * ROWS  # rows of a step: products of more unpack codes in another way
 PANELS = 4  # of 16 outputs: a task
 _LINE = 8  # int64 in a line of the cache, so that counters do not share one
@@ -38,13 +38,18 @@ _ADDRESSES = (
 )  # fmt: skip
 _NUMBERS = (
     "width", "out_stride",  # numbers in a row, bytes between rows of `out`
+    "bias_stride",  # numbers between rows of `bias`
     "groups", "scale_factor_groups", "minimum_groups", "minimum_factor_groups",  # of a row
     "panels", "bits", "scale_bits",
-    "heads", "queries", "first_head", "end_head", "dim", "window", "layer",
+    "heads", "queries", "first", "dim", "pairs", "window", "layer",
 )  # fmt: skip
 
 # An operator in the table; each kind uses some of the fields.
-OPERATOR = np.dtype([("kind", np.int64), *((name, np.int64) for name in (*_ADDRESSES, *_NUMBERS)), ("eps", np.float32)])
+OPERATOR = np.dtype([
+    ("kind", np.int64),
+    *((name, np.int64) for name in (*_ADDRESSES, *_NUMBERS)),
+    *((name, np.float32) for name in ("eps", "by")),
+])  # fmt: skip
 
 
 @njit(cache=True)
@@ -55,10 +60,11 @@ def _row(at, row, width):
 
 @njit(cache=True)
 def _norm(operator, row):
-    """x, residual, out: float32 [rows, width]; weight [width]; eps."""
+    """x, residual, out: float32 [rows, width]; by, which multiplies x; weight [width]; eps."""
     width = operator.width
     norm_row(
         _row(operator.x, row, width),
+        operator.by,
         _row(operator.residual, row, width),
         _row(operator.weight, 0, width),
         operator.eps,
@@ -126,27 +132,28 @@ def _multiply_panels(family, operator, rows, task, scales):
 
 @njit(cache=True)
 def _add(operator, row):
-    """out float32 [rows, width]; bias [width], added to each row."""
-    out, bias = _row(operator.out, row, operator.width), _row(operator.bias, 0, operator.width)
-    for i in range(operator.width):
+    """out float32 [rows, width]; bias, a row to add to each, `bias_stride` numbers apart: 0 if it is the same."""
+    width = operator.width
+    out, bias = _row(operator.out, row, width), _row(operator.bias + row * operator.bias_stride * 4, 0, width)
+    for i in range(width):
         out[i] += bias[i]
 
 
 @njit(cache=True)
 def _norm_heads(operator, row):
-    """x float32 [rows, heads, dim], in place for the heads `first_head … end_head - 1`; weight [dim]; eps."""
-    dim = operator.dim
-    for head in range(operator.first_head, operator.end_head):
-        norm_head(_row(operator.x, row * operator.heads + head, dim), _row(operator.weight, 0, dim), operator.eps)
+    """x float32 [rows, width], in place for `heads` of `dim` numbers from `first` on; weight [dim]; eps."""
+    dim, x = operator.dim, operator.x + (row * operator.width + operator.first) * 4
+    for head in range(operator.heads):
+        norm_head(_row(x, head, dim), _row(operator.weight, 0, dim), operator.eps)
 
 
 @njit(cache=True)
 def _rotate(operator, row, positions, slots, arena):
-    """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, dim/2]; layer."""
-    heads, dim, half = operator.heads, operator.dim, operator.dim // 2
+    """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, pairs]; layer."""
+    heads, dim, pairs = operator.heads, operator.dim, operator.pairs
     at, slot, size = positions[row], slots[row], arena.shape[4]
     own = carray(pointer(operator.x + row * heads * dim * 4), (heads, dim), np.float32)
-    cos, sin = _row(operator.cos, at, half), _row(operator.sin, at, half)
+    cos, sin = _row(operator.cos, at, pairs), _row(operator.sin, at, pairs)
     rotate_row(own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size)
 
 
@@ -162,6 +169,12 @@ def _attend(kv, operator, counter, rows, work, tables, arena, kept, done):
 def _silu_mul(operator, row):
     """x float32 [rows, 2 · width], gates before ups; out [rows, width]."""
     silu_mul_row(_row(operator.x, row, 2 * operator.width), _row(operator.out, row, operator.width))
+
+
+@njit(cache=True)
+def _gelu_mul(operator, row):
+    """As `_silu_mul`."""
+    gelu_mul_row(_row(operator.x, row, 2 * operator.width), _row(operator.out, row, operator.width))
 
 
 @njit(cache=True)
@@ -184,6 +197,8 @@ def _compute(family, operator, task, rows, positions, slots, arena):
         _norm(operator, task)
     elif kind == SILU_MUL:
         _silu_mul(operator, task)
+    elif kind == GELU_MUL:
+        _gelu_mul(operator, task)
     elif kind == ROTATE:
         _rotate(operator, task, positions, slots, arena)
     elif kind == ADD:

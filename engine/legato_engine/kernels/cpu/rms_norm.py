@@ -19,31 +19,31 @@ def _scale(row, eps):
 
 
 @njit(cache=True)
-def norm_row(x, residual, weight, eps, out):
+def norm_row(x, by, residual, weight, eps, out):
     """One row of `add_rms_norm`."""
     for i in range(x.shape[0]):
-        residual[i] += x[i]
+        residual[i] += x[i] * by
     scale = _scale(residual, eps)
     for i in range(x.shape[0]):
         out[i] = stored(residual[i] * scale * weight[i], out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def _many(x, residual, rows, weight, eps, out):
+def _many(x, by, residual, rows, weight, eps, out):
     for row in prange(rows):
-        norm_row(x[row], residual[row], weight, eps, out[row])
+        norm_row(x[row], by, residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)
-def add_rms_norm(x, residual, rows, weight, eps, out):
-    """residual += x; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16 as uint16; all
-    contiguous.
+def add_rms_norm(x, by, residual, rows, weight, eps, out):
+    """residual += x · by; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16 as uint16;
+    all contiguous.
     """
     if rows > FEW:
-        _many(x, residual, rows, weight, eps, out)
+        _many(x, by, residual, rows, weight, eps, out)
         return
     for row in range(rows):
-        norm_row(x[row], residual[row], weight, eps, out[row])
+        norm_row(x[row], by, residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)
@@ -55,8 +55,12 @@ def norm_head(head, weight, eps):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def norm_heads(parts, first, heads, weight, eps):
-    """The norm of each of `heads` heads from `first` on, in place. parts float32 [rows, all heads, dim], contiguous."""
-    for row in prange(parts.shape[0]):
-        for head in range(first, first + heads):
-            norm_head(parts[row, head], weight, eps)
+def norm_heads(x, first, heads, weight, eps):
+    """The norm of each of `heads` neighbours in a row, in place: of `weight`'s size, from number `first` on. x float32
+    [rows, width], contiguous.
+    """
+    dim = weight.shape[0]
+    for row in prange(x.shape[0]):
+        for head in range(heads):
+            at = first + head * dim
+            norm_head(x[row, at : at + dim], weight, eps)

@@ -46,7 +46,7 @@ def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, slots):
     """Rotates queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
 
     arena float32, or bfloat16 as uint16, in KVLayout's shape; positions and slots (block · block_size +
-    place) int64 [tokens]; cos, sin [positions, dim/2].
+    place) int64 [tokens]; cos, sin [positions, pairs]: of a head, the first 2 · pairs numbers are rotated.
     """
     if positions.shape[0] > FEW:
         _many(qkv, queries, positions, cos, sin, arena, layer, slots)

@@ -18,6 +18,7 @@ def _add_rms_norm(
     residual_stride,
     out_stride,
     eps,
+    BY: tl.constexpr,
     HIDDEN: tl.constexpr,
     WIDTH: tl.constexpr,  # HIDDEN, padded to a power of two
     ROWS: tl.constexpr,
@@ -28,12 +29,15 @@ def _add_rms_norm(
     at = residual + row * residual_stride + column
     wide = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     if x is not None:
-        wide += tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+        added = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+        if BY != 1.0:
+            added *= BY
+        wide += added
         stored = wide.to(residual.dtype.element_ty)
         tl.store(at, stored, mask=inside)
         wide = stored.to(tl.float32)  # normed as stored, because the next layer adds to the stored value
     scale = tl.rsqrt(tl.sum(wide * wide, 1) / HIDDEN + eps)
-    normed = (wide * scale[:, None]).to(out.dtype.element_ty).to(tl.float32)
+    normed = (wide * scale[:, None]).to(weight.dtype.element_ty).to(tl.float32)
     by = tl.load(weight + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + column, (normed * by).to(out.dtype.element_ty), mask=inside)
 
@@ -45,10 +49,12 @@ def add_rms_norm(
     eps: float,
     out: torch.Tensor,
     config: Configuration,
+    by: float = 1.0,
 ) -> None:
-    """residual += x in place, if there is an x; out = RMSNorm of that sum, times `weight`.
+    """residual += x · by in place, if there is an x; out = RMSNorm of that sum, times `weight`.
 
-    x, residual, out [rows, hidden], neighbours in a row contiguous; weight [hidden]. Statistics in float32.
+    x, residual, out [rows, hidden], neighbours in a row contiguous; out may be residual; weight [hidden], in float32 if
+    the norm is not to be rounded before the product. Statistics in float32.
     Tile: ROWS, the rows that a program norms.
     """
     rows, hidden = residual.shape
@@ -62,6 +68,7 @@ def add_rms_norm(
         residual.stride(0),
         out.stride(0),
         eps,
+        BY=by,
         HIDDEN=hidden,
         WIDTH=triton.next_power_of_2(hidden),
         **config.options,

@@ -11,24 +11,25 @@ from legato_engine.kernels.gpu.configurations import Configuration
 
 
 @triton.jit
-def _normed(first, second, weight, pair, eps, HALF: tl.constexpr, dtype: tl.constexpr):
-    """RMSNorm of each head, both halves of it [TOKENS, HEADS, PAIRS] in float32."""
+def _normed(first, second, weight, near, far, pair, eps, HALF: tl.constexpr, dtype: tl.constexpr):
+    """RMSNorm of each head, both numbers of its pairs [TOKENS, HEADS, PAIRS] in float32."""
     squares = tl.sum(first * first, 2) + tl.sum(second * second, 2)
     scale = tl.rsqrt(squares / (2 * HALF) + eps)[:, :, None]
-    by_first = tl.load(weight + pair, mask=pair < HALF, other=0.0).to(tl.float32)
-    by_second = tl.load(weight + HALF + pair, mask=pair < HALF, other=0.0).to(tl.float32)
-    first = ((first * scale).to(dtype).to(tl.float32) * by_first).to(dtype).to(tl.float32)
-    second = ((second * scale).to(dtype).to(tl.float32) * by_second).to(dtype).to(tl.float32)
+    by_first = tl.load(weight + near, mask=pair < HALF, other=0.0)
+    by_second = tl.load(weight + far, mask=pair < HALF, other=0.0)
+    first = (first * scale).to(by_first.dtype).to(tl.float32) * by_first.to(tl.float32)
+    second = (second * scale).to(by_first.dtype).to(tl.float32) * by_second.to(tl.float32)
+    first, second = first.to(dtype).to(tl.float32), second.to(dtype).to(tl.float32)
     return first, second
 
 
 @triton.jit
-def _rotated(at, inside, weight, cosines, sines, pair, eps, HALF: tl.constexpr):
-    """The halves of the heads at `at`, normed if there is a weight, and rotated."""
-    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
+def _rotated(at, inside, weight, cosines, sines, near, far, pair, eps, HALF: tl.constexpr):
+    """The pairs of the heads at `at`, normed if there is a weight, and rotated."""
+    first = tl.load(at + near, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(at + far, mask=inside, other=0.0).to(tl.float32)
     if weight is not None:
-        first, second = _normed(first, second, weight, pair, eps, HALF, at.dtype.element_ty)
+        first, second = _normed(first, second, weight, near, far, pair, eps, HALF, at.dtype.element_ty)
     return first * cosines - second * sines, second * cosines + first * sines
 
 
@@ -37,7 +38,7 @@ def _norm_rotate_write(
     qkv,  # [tokens, (heads + 2 · kv_heads) · 2 · HALF]
     positions,  # [tokens]
     slots,  # [tokens]
-    cos,  # [max_length, HALF]
+    cos,  # [max_length, ROTATED]
     sin,
     query_norm,  # [2 · HALF], or None
     key_norm,
@@ -53,6 +54,7 @@ def _norm_rotate_write(
     KV_HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
+    ROTATED: tl.constexpr,  # pairs of a head
     PAIRS: tl.constexpr,  # HALF, padded to a power of two
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -62,32 +64,36 @@ def _norm_rotate_write(
     slot = tl.load(slots + token, mask=token < tokens, other=-1)
     known = slot >= 0
     position = tl.load(positions + token, mask=known, other=0).to(tl.int64)
-    angle = position * HALF + pair
-    cosines = tl.load(cos + angle, mask=known & (pair < HALF), other=0.0)
-    sines = tl.load(sin + angle, mask=known & (pair < HALF), other=0.0)
-    row = qkv + token.to(tl.int64) * qkv_stride + pair
+    angle = position * ROTATED + pair
+    cosines = tl.load(cos + angle, mask=known & (pair < ROTATED), other=1.0)
+    sines = tl.load(sin + angle, mask=known & (pair < ROTATED), other=0.0)
+    near, far = pair, pair + HALF  # the numbers of a pair in their head
+    if ROTATED != HALF:  # rotated pairs come first; the other numbers are pairs that stay as they are
+        near = tl.where(pair < ROTATED, pair, pair + ROTATED)
+        far = tl.where(pair < ROTATED, pair + ROTATED, pair + HALF)
+    row = qkv + token.to(tl.int64) * qkv_stride
     query_parts: tl.constexpr = (QUERY_HEADS + HEADS - 1) // HEADS
     part = tl.program_id(1)
     if part < query_parts:
         head = part * HEADS + tl.arange(0, HEADS)[None, :, None]
         inside = known & (head < QUERY_HEADS) & (pair < HALF)
         at = row + head * (2 * HALF)
-        first, second = _rotated(at, inside, query_norm, cosines, sines, pair, eps, HALF)
-        tl.store(at, first.to(qkv.dtype.element_ty), mask=inside)
-        tl.store(at + HALF, second.to(qkv.dtype.element_ty), mask=inside)
+        first, second = _rotated(at, inside, query_norm, cosines, sines, near, far, pair, eps, HALF)
+        tl.store(at + near, first.to(qkv.dtype.element_ty), mask=inside)
+        tl.store(at + far, second.to(qkv.dtype.element_ty), mask=inside)
     else:
         head = (part - query_parts) * HEADS + tl.arange(0, HEADS)[None, :, None]
         inside = known & (head < KV_HEADS) & (pair < HALF)
         at = row + (QUERY_HEADS + head) * (2 * HALF)
         place = (slot // BLOCK).to(tl.int64) * block_stride + (slot % BLOCK) * place_stride
-        to = layer + place + head.to(tl.int64) * head_stride + pair
-        first, second = _rotated(at, inside, key_norm, cosines, sines, pair, eps, HALF)
-        tl.store(to, first.to(layer.dtype.element_ty), mask=inside)
-        tl.store(to + HALF, second.to(layer.dtype.element_ty), mask=inside)
+        to = layer + place + head.to(tl.int64) * head_stride
+        first, second = _rotated(at, inside, key_norm, cosines, sines, near, far, pair, eps, HALF)
+        tl.store(to + near, first.to(layer.dtype.element_ty), mask=inside)
+        tl.store(to + far, second.to(layer.dtype.element_ty), mask=inside)
         at += KV_HEADS * 2 * HALF
         to += values_stride
-        tl.store(to, tl.load(at, mask=inside).to(layer.dtype.element_ty), mask=inside)
-        tl.store(to + HALF, tl.load(at + HALF, mask=inside).to(layer.dtype.element_ty), mask=inside)
+        tl.store(to + near, tl.load(at + near, mask=inside).to(layer.dtype.element_ty), mask=inside)
+        tl.store(to + far, tl.load(at + far, mask=inside).to(layer.dtype.element_ty), mask=inside)
 
 
 def norm_rotate_write(
@@ -106,9 +112,10 @@ def norm_rotate_write(
     """Norms queries and keys by head if they have weights, and rotates both: queries in place, keys while they are
     written to the arena with their values. Keys in `qkv` stay as they are.
 
-    qkv [tokens, (heads + 2 · kv_heads) · dim]; positions, slots int32 [tokens]; cos, sin float32 [max_length, dim/2];
-    norms [dim]; layer [blocks, 2, kv_heads, block_size, dim], strided. Tokens with a negative slot are padding,
-    neither read nor written. Tiles: TOKENS and HEADS that a program takes.
+    qkv [tokens, (heads + 2 · kv_heads) · dim]; positions, slots int32 [tokens]; cos, sin float32 [max_length, pairs]:
+    of a head, the first 2 · pairs numbers are rotated; norms [dim]; layer [blocks, 2, kv_heads, block_size, dim],
+    strided. Tokens with a negative slot are padding, neither read nor written. Tiles: TOKENS and HEADS that a program
+    takes.
     """
     _, _, kv_heads, block_size, dim = layer.shape
     tile = config.tiles["HEADS"]
@@ -130,6 +137,7 @@ def norm_rotate_write(
         KV_HEADS=kv_heads,
         BLOCK=block_size,
         HALF=dim // 2,
+        ROTATED=cos.shape[1],
         PAIRS=triton.next_power_of_2(dim // 2),
         **config.options,
     )

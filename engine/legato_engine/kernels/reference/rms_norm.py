@@ -10,7 +10,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return weight * (wide * scale).to(x.dtype)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Adds x to `residual` in place, then norms that sum."""
-    residual += x
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, by: float = 1.0
+) -> torch.Tensor:
+    """Adds x · by to `residual` in place, then norms that sum."""
+    residual += x * by
     return rms_norm(residual, weight, eps)

@@ -4,10 +4,12 @@ import torch
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [tokens, heads, dim]; cos, sin [tokens, dim/2] of each token's position. Pairs are (i, i + dim/2)."""
-    first, second = x.float().chunk(2, -1)
+    """x [tokens, heads, dim]; cos, sin [tokens, pairs] of each token's position. Pairs are (i, i + pairs); numbers of a
+    head after them are not rotated."""
+    pairs = cos.shape[-1]
+    first, second, rest = x.float().tensor_split((pairs, 2 * pairs), -1)
     cos, sin = cos[:, None].float(), sin[:, None].float()
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1).to(x.dtype)
 
 
 def write_kv(keys: torch.Tensor, values: torch.Tensor, layer: torch.Tensor, slots: torch.Tensor) -> None:

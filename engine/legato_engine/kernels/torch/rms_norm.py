@@ -8,7 +8,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return torch.rms_norm(x, weight.shape, weight, eps)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, by: float = 1.0
+) -> torch.Tensor:
     """As `reference.add_rms_norm`."""
-    residual.add_(x)
+    residual.add_(x, alpha=by)
     return torch.rms_norm(residual, weight.shape, weight, eps)

@@ -4,12 +4,13 @@ import torch
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """As `reference.rotate`, with cos and sin [tokens, 1, dim/2] in x's dtype already."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
+    """As `reference.rotate`, with cos and sin [tokens, 1, pairs] in x's dtype already."""
+    pairs = cos.shape[-1]
+    first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
     rotated = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    torch.mul(first, cos, out=rotated[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=rotated[..., half:]).addcmul_(first, sin)
+    torch.mul(first, cos, out=rotated[..., :pairs]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=rotated[..., pairs : 2 * pairs]).addcmul_(first, sin)
+    rotated[..., 2 * pairs :] = x[..., 2 * pairs :]
     return rotated
 
 

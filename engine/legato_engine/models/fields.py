@@ -1,0 +1,49 @@
+"""Reads numbers of a model's config. No torch."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from legato_engine.errors import CorruptModel, UnsupportedModel
+
+
+def size(raw: Mapping[str, Any], key: str, source: str, default: int | None = None) -> int:
+    """A whole number above 0. Raises CorruptModel, which names `source` and the key."""
+    value = raw.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CorruptModel(f"{source}: {key} is {value!r}; a whole number above 0 is needed")
+    return value
+
+
+def number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
+    """A number above 0. Raises CorruptModel."""
+    value = raw.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+        raise CorruptModel(f"{source}: {key} is {value!r}; a number above 0 is needed")
+    return float(value)
+
+
+def numbers(raw: Mapping[str, Any], key: str, source: str) -> tuple[float, ...]:
+    """A list of numbers above 0. Raises CorruptModel."""
+    values = raw.get(key)
+    if not isinstance(values, list) or not values:
+        raise CorruptModel(f"{source}: {key} is {values!r}; a list of numbers is needed")
+    return tuple([number({key: value}, key, source) for value in values])
+
+
+def kinds(raw: Mapping[str, Any], key: str, layers: int, source: str, *allowed: object) -> list[Any] | None:
+    """A list with one of the `allowed` values for each layer; None if it is missing.
+
+    Raises CorruptModel, or UnsupportedModel for another value.
+    """
+    values = raw.get(key)
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != layers:
+        count = f"{len(values)} entries" if isinstance(values, list) else f"{values!r}"
+        raise CorruptModel(f"{source}: {key} has {count} for {layers} layers")
+    for value in values:
+        if value not in allowed:
+            raise UnsupportedModel(f"{source}: {key} names {value!r}; supported: {', '.join(map(str, allowed))}")
+    return values

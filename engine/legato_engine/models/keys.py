@@ -1,0 +1,79 @@
+"""Keys of a `config.json` that only some architectures read, as in transformers: others ignore them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from legato_engine.errors import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """An architecture's own keys, and transformers' defaults where they differ from Llama's. `only` has the supported
+    values of keys that would change the computation."""
+
+    model_type: str
+    reads: frozenset[str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: {"hidden_act": ("silu",)})
+
+
+_WINDOWS = frozenset({"use_sliding_window", "sliding_window", "layer_types"})
+_QWEN_WINDOWS = _WINDOWS | {"max_window_layers"}
+_QWEN = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28, "num_key_value_heads": 32}
+_GEMMA = frozenset({
+    "attention_bias", "sliding_window", "layer_types", "sliding_window_pattern", "rope_local_base_freq",
+    "query_pre_attn_scalar",
+})  # fmt: skip
+_GEMMA_DEFAULTS = {
+    "sliding_window": 4096, "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "rope_theta": 1e6,
+    "query_pre_attn_scalar": 256, "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA_ONLY: dict[str, tuple[object, ...]] = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "use_bidirectional_attention": (None, False),
+}
+_MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+KEYS = {
+    "LlamaForCausalLM": Keys("llama", frozenset({"attention_bias", "mlp_bias"})),
+    "MistralForCausalLM": Keys(
+        "mistral", frozenset({"sliding_window"}), {"sliding_window": 4096, "num_key_value_heads": 8}
+    ),
+    "Qwen2ForCausalLM": Keys("qwen2", _QWEN_WINDOWS, _QWEN),
+    "Qwen3ForCausalLM": Keys("qwen3", _QWEN_WINDOWS | {"attention_bias"}, _QWEN | {"head_dim": 128}),
+    "Phi3ForCausalLM": Keys(
+        "phi3",
+        frozenset({"sliding_window"}),
+        {"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    ),
+    "Gemma3ForCausalLM": Keys("gemma3_text", _GEMMA, _GEMMA_DEFAULTS, _GEMMA_ONLY),
+    "GraniteForCausalLM": Keys(
+        "granite", frozenset({"attention_bias", "mlp_bias", *_MULTIPLIERS}), {"attention_multiplier": 1.0}
+    ),
+    "Olmo2ForCausalLM": Keys("olmo2", frozenset({"attention_bias"}), {"rms_norm_eps": 1e-5}),
+    "SmolLM3ForCausalLM": Keys(
+        "smollm3",
+        _WINDOWS | {"attention_bias", "mlp_bias", "no_rope_layers", "no_rope_layer_interval"},
+        {
+            "use_sliding_window": False,
+            "no_rope_layer_interval": 4,
+            "num_key_value_heads": 4,
+            "rope_theta": 2e6,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+_READ_BY_SOME = frozenset[str]().union(*(keys.reads for keys in KEYS.values()))
+
+
+def read(raw: Mapping[str, Any], architecture: str, source: str) -> dict[str, Any]:
+    """The keys that an architecture reads, with defaults for missing ones. Raises UnsupportedModel."""
+    own = KEYS[architecture]
+    for key, supported in own.only.items():
+        if key in raw and raw[key] not in supported:
+            allowed = " or ".join(map(repr, supported))
+            raise UnsupportedModel(f"{source}: {key} is {raw[key]!r}; only {allowed} is supported")
+    unread = _READ_BY_SOME - own.reads
+    return {**own.defaults, **{key: value for key, value in raw.items() if key not in unread}}

@@ -1,0 +1,137 @@
+"""Rotary settings of a model, as transformers and llama.cpp interpret them. No torch."""
+
+from collections.abc import Mapping
+from math import inf, log, sqrt
+from typing import Any, NamedTuple
+
+from legato_engine.errors import CorruptModel, UnsupportedModel
+from legato_engine.models.fields import number, numbers, size
+
+SCALINGS = {  # supported types in a config.json, and the numbers that each requires
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
+    "longrope": ("original_max_position_embeddings",),
+}
+_PHI = "Phi3ForCausalLM"
+
+
+class Rope(NamedTuple):
+    """Settings of `ModelConfig`: `scaling` is its `rope_scaling`, `part` the share of a head that is rotated, and
+    `local_theta` its `local_rope_theta`."""
+
+    theta: float
+    scaling: dict[str, Any] | None
+    part: float = 1.0
+    local_theta: float | None = None
+
+
+def from_huggingface(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
+    """Reads `rope_theta` and `rope_scaling`, or `rope_parameters` of newer files. Raises UnsupportedModel or
+    CorruptModel, which name `source` and the key."""
+    if "rope_local_base_freq" in raw:  # only Gemma reads it
+        return _of_two_kinds(raw, source)
+    return _of_one_kind(raw, architecture, source)
+
+
+def _of_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
+    """Settings of layers without a window, and a base of the others, in one of two forms."""
+    by_kind = raw.get("rope_parameters") or {}
+    if not isinstance(by_kind, Mapping) or set(by_kind) - {"full_attention", "sliding_attention"}:
+        raise UnsupportedModel(
+            f"{source}: rope_parameters are {by_kind!r}; supported: an object for full_attention and sliding_attention"
+        )
+    local = {"rope_theta": raw["rope_local_base_freq"], **(by_kind.get("sliding_attention") or {})}
+    if (kind := local.get("rope_type", local.get("type", "default"))) != "default":
+        raise UnsupportedModel(
+            f"{source}: rope type {kind!r} of sliding_attention is not supported; supported: default"
+        )
+    full = {**(by_kind.get("full_attention") or {}), **(raw.get("rope_scaling") or {})}
+    rope = _of_one_kind({**raw, "rope_scaling": full, "rope_parameters": None}, "", source)
+    return rope._replace(local_theta=number(local, "rope_theta", source))
+
+
+def _of_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
+    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(given, Mapping):
+        raise CorruptModel(f"{source}: rope_scaling is {given!r}; an object is needed")
+    if any(isinstance(value, Mapping) for value in given.values()):
+        raise UnsupportedModel(
+            f"{source}: rope_parameters for each kind of layer are not supported: {', '.join(given)}"
+        )
+    length = size(raw, "max_position_embeddings", source)
+    scaling = {"original_max_position_embeddings": length} | dict(given)
+    if raw.get("original_max_position_embeddings") is not None:
+        scaling["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
+    theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    part = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if architecture == _PHI:
+        kind = "longrope" if kind in ("su", "yarn") else kind  # earlier names
+        if kind not in ("default", "longrope"):
+            raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, longrope")
+        rotated = number({"partial_rotary_factor": part}, "partial_rotary_factor", source) if part is not None else 1.0
+    else:
+        rotated = 1.0
+    if kind == "default":
+        return Rope(float(theta), None, rotated)
+    if kind not in SCALINGS:
+        allowed = ", ".join(SCALINGS)
+        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
+    if part not in (None, 1) and architecture != _PHI:
+        raise UnsupportedModel(f"{source}: partial_rotary_factor {part!r} with rope type {kind!r} is not supported")
+    values: dict[str, Any] = {key: number(scaling, key, source) for key in SCALINGS[kind]}
+    if kind == "yarn":
+        values |= _yarn(scaling, values["factor"], source)
+    if kind == "longrope":
+        values |= _longrope(scaling, length, source)
+    return Rope(float(theta), {"rope_type": kind} | values, rotated)
+
+
+def _yarn(given: Mapping[str, Any], factor: float, source: str) -> dict[str, Any]:
+    """YaRN's numbers, with transformers' defaults for missing ones."""
+    if given.get("attention_factor") is not None:
+        attention = number(given, "attention_factor", source)
+    elif given.get("mscale") and given.get("mscale_all_dim"):
+        scales = [_mscale(factor, number(given, key, source)) for key in ("mscale", "mscale_all_dim")]
+        attention = scales[0] / scales[1]
+    else:
+        attention = _mscale(factor, 1.0)
+    return {
+        "original_max_position_embeddings": number(given, "original_max_position_embeddings", source),
+        "beta_fast": number(given, "beta_fast", source, 32.0),
+        "beta_slow": number(given, "beta_slow", source, 1.0),
+        "attention_factor": attention,
+        "truncate": bool(given.get("truncate", True)),
+    }
+
+
+def _mscale(factor: float, share: float) -> float:
+    return 0.1 * share * log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(given: Mapping[str, Any], length: int, source: str) -> dict[str, Any]:
+    original = number(given, "original_max_position_embeddings", source)
+    if given.get("attention_factor") is not None:
+        attention = number(given, "attention_factor", source)
+    else:
+        factor = number(given, "factor", source) if given.get("factor") is not None else length / original
+        attention = sqrt(1 + log(factor) / log(original)) if factor > 1 else 1.0
+    factors = {key: numbers(given, key, source) for key in ("short_factor", "long_factor")}
+    return {**factors, "attention_factor": attention}
+
+
+def from_gguf(
+    raw: Mapping[str, Any], factors: tuple[float, ...] | None, head_dim: int, source: str
+) -> dict[str, Any] | None:
+    """The scaling as llama.cpp interprets it: a factor without a type is linear; `factors` multiply it."""
+    given = {"factor": raw.get("rope.scaling.factor", raw.get("rope.scale_linear"))}
+    kind = raw.get("rope.scaling.type", "none" if given["factor"] is None else "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
+    factor = number(given, "factor", f"{source}: rope.scaling") if kind == "linear" else 1.0
+    if factors is not None:
+        if len(factors) != head_dim // 2 or not all(0 < one < inf for one in factors):
+            raise CorruptModel(f"{source}: rope_freqs.weight is {factors}; {head_dim // 2} numbers above 0 are needed")
+        return {"rope_type": "factors", "factors": tuple(factor * one for one in factors)}
+    return None if kind == "none" else {"rope_type": "linear", "factor": factor}

@@ -1,0 +1,50 @@
+"""Tiny models of further families by their `config.json`, which transformers reads, too."""
+
+import copy
+from typing import Any
+
+from legato_engine.models.config import ModelConfig, from_huggingface
+
+_SIZES = {
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 2,
+    "intermediate_size": 96, "vocab_size": 320, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+_PHI = _SIZES | {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "num_attention_heads": 2, "num_key_value_heads": 1,
+}  # fmt: skip
+_LONG = {
+    "type": "longrope",
+    "short_factor": [1 + pair / 20 for pair in range(12)],
+    "long_factor": [1 + pair / 3 for pair in range(12)],
+}
+_PHI_MINI = _PHI | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True, "rope_scaling": _LONG}
+_GEMMA = _SIZES | {
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 48,
+    "sliding_window_pattern": 2, "query_pre_attn_scalar": 20, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+}  # fmt: skip
+_SMOLLM3 = _SIZES | {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 3}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "phi 3": _PHI | {"sliding_window": 48},
+    "phi 4 mini": _PHI_MINI | {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096},
+    "phi 4 mini, long": _PHI_MINI | {"original_max_position_embeddings": 4},
+    "gemma 3": _GEMMA | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "granite": _SIZES
+    | {
+        "architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_multiplier": 0.03,
+        "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": True,
+    },
+    "olmo 2": _SIZES | {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500000},
+    "smollm 3": _SMOLLM3 | {"no_rope_layers": [1, 0, 1]},
+    "smollm 3, windows": _SMOLLM3
+    | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 48},
+}  # fmt: skip
+
+
+FAMILIES = {name: from_huggingface(raw, name) for name, raw in CONFIGS.items()}
+
+
+def raw_of(config: ModelConfig) -> dict[str, Any] | None:
+    """The `config.json` of one of these models, for transformers."""
+    name = next((name for name, each in FAMILIES.items() if each == config), None)
+    return None if name is None else copy.deepcopy(CONFIGS[name])
