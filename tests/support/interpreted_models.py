@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tiny_families import FAMILIES
 from tiny_models import llama, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
@@ -17,6 +18,7 @@ MODELS = {
     "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True, vocab_size=333),
     "odd sizes": replace(LLAMA, hidden_size=60, head_dim=24, heads=3, kv_heads=1, intermediate_size=100),
+    **FAMILIES,
 }
 
 

@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 from interpreted_models import LLAMA, MODELS, load, prompts
-from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.backend import sizes
@@ -41,7 +40,7 @@ def test_greedy_tokens_are_those_of_transformers(model, oracle_of, sequences):
 
 @pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3"])
 def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
-    checkpoint = RandomCheckpoint(FAMILIES[name])
+    checkpoint = RandomCheckpoint(MODELS[name])
     run = sequences(load(checkpoint), prompts(320, (70,)), new_tokens=3)
     run.prefill(0, chunk=50)
     run.decode([0])

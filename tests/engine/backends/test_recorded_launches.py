@@ -4,7 +4,7 @@ import pytest
 import recorded_steps
 import uninterpreted
 
-MODELS = ["mistral", "qwen 3", "biases"]
+MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2"]
 
 
 @pytest.fixture(scope="module")
