@@ -88,6 +88,7 @@ class ModelConfig:
 
 def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     """The config in a `config.json`. Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
+    raw = keys.of_text(raw) or raw
     architecture = _architecture(raw.get("architectures"), source)
     raw = keys.read(raw, architecture, source)
     _check_model_type(raw.get("model_type"), architecture, source)

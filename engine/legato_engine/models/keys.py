@@ -28,6 +28,7 @@ _GEMMA = frozenset({
 _GEMMA_DEFAULTS = {
     "sliding_window": 4096, "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "rope_theta": 1e6,
     "query_pre_attn_scalar": 256, "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
+    "vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072,
 }  # fmt: skip
 _GEMMA_ONLY: dict[str, tuple[object, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
@@ -65,7 +66,20 @@ KEYS = {
         },
     ),
 }
+# Models with further inputs: their name, and the architecture that `text_config` configures.
+WITH_TEXT = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
 _READ_BY_SOME = frozenset[str]().union(*(keys.reads for keys in KEYS.values()))
+
+
+def of_text(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The `config.json` of the text model in a model of WITH_TEXT, which is served without its other inputs; None for
+    other models."""
+    names = raw.get("architectures")
+    architecture = WITH_TEXT.get(str(names[0])) if isinstance(names, list) and names else None
+    text = raw.get("text_config")
+    if architecture is None or not isinstance(text, Mapping):
+        return None
+    return {**text, "architectures": [architecture]}
 
 
 def read(raw: Mapping[str, Any], architecture: str, source: str) -> dict[str, Any]:

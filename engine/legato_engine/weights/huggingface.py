@@ -4,13 +4,14 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
+from legato_engine.models import keys
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
@@ -22,6 +23,12 @@ _log = logging.getLogger(__name__)
 DTYPES = ("F32", "F16", "BF16")
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+# Of models with further inputs (`keys.WITH_TEXT`): prefixes of the text model's tensors, as older and newer versions of
+# transformers write them, and the prefixes of a text model; tensors without one of them belong to other inputs.
+_TEXT_PREFIXES = {
+    "language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model.",
+    "lm_head.": "lm_head.",
+}  # fmt: skip
 
 
 class HuggingFaceFolder(Checkpoint):
@@ -37,35 +44,40 @@ class HuggingFaceFolder(Checkpoint):
         where = _shards(path)
         self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
         shards = {file: _open(file) for file in self._files}
-        self._shards = {name: shards[file] for name, file in where.items()} or {
+        stored = {name: shards[file] for name, file in where.items()} or {
             name: shard
             for shard in shards.values()
             for name in shard.keys()  # noqa: SIM118 - no mapping
+        }
+        of_text = _text_name if keys.of_text(raw) is not None else _same_name
+        self._stored = {
+            known: _Stored(name, shard) for name, shard in stored.items() if (known := of_text(name)) is not None
         }
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
         for name, file in where.items():
             if name not in held[file]:
                 raise CorruptModel(f"{file}: tensor {name} is missing, although {_INDEX} lists it there")
         if self.declared is None:
-            for name in self._shards:
+            for name in self._stored:
                 self.check(name)
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return {file: _spans(file) for file in self._files}
 
     def names(self) -> frozenset[str]:
-        return frozenset(self._shards)
+        return frozenset(self._stored)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._shard(name).get_slice(name).get_shape())
+        return tuple(self._at(name).slice().get_shape())
 
     def tensor(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._shard(name).get_tensor(name)
+        stored = self._at(name)
+        tensor: torch.Tensor = stored.shard.get_tensor(stored.name)
         return tensor
 
     def dtype(self, name: str) -> str:
         """The type as safetensors names it, such as `BF16`. Raises MissingTensor."""
-        return str(self._shard(name).get_slice(name).get_dtype())
+        return str(self._at(name).slice().get_dtype())
 
     def check(self, name: str) -> None:
         """Raises UnsupportedFormat if a weight or bias is not in floating point of 16 or 32 bits."""
@@ -74,10 +86,30 @@ class HuggingFaceFolder(Checkpoint):
             allowed = ", ".join(DTYPES)
             raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
 
-    def _shard(self, name: str) -> Any:
-        if name not in self._shards:
+    def _at(self, name: str) -> "_Stored":
+        if name not in self._stored:
             raise MissingTensor(f"{self.path}: tensor {name} is missing")
-        return self._shards[name]
+        return self._stored[name]
+
+
+class _Stored(NamedTuple):
+    """A tensor's name in its file."""
+
+    name: str
+    shard: Any
+
+    def slice(self) -> Any:
+        return self.shard.get_slice(self.name)
+
+
+def _same_name(name: str) -> str | None:
+    return name
+
+
+def _text_name(name: str) -> str | None:
+    """The tensor's name in the text model alone; None if it belongs to another input."""
+    prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), None)
+    return None if prefix is None else _TEXT_PREFIXES[prefix] + name.removeprefix(prefix)
 
 
 def _shards(path: Path) -> dict[str, Path]:

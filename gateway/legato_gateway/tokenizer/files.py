@@ -48,6 +48,8 @@ def from_folder(path: Path) -> TokenizerFiles:
     special = {key: text for key, text in special.items() if text or key in ALWAYS_DEFINED}
     eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(special["eos_token"])) if id is not None}
     templates, config = _folder_templates(path, settings), _json(path / "config.json")
+    if isinstance(text := config.get("text_config"), dict):  # of a model with further inputs
+        config = config | text
     rows = config.get("vocab_size")
     return TokenizerFiles(
         tokenizer,

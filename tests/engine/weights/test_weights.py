@@ -164,3 +164,21 @@ def test_a_vector_does_not_hold_the_mapped_file(smollm2):
 
     assert torch.equal(own, mapped)
     assert own.data_ptr() != mapped.data_ptr()
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path, prefix: str) -> None:
+    tensors = files.write_folder(tmp_path, "Gemma3ForCausalLM")
+    plain = open_weights(tmp_path)
+    renamed = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
+    images = {f"{tower}.weight": torch.zeros(3) for tower in ("vision_tower.patches", "multi_modal_projector.norm")}
+    save_file(renamed | images, tmp_path / "model.safetensors")
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "hidden_size": 1}
+    text = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "gemma3_text"}
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"text_config": text, "vision_config": {}}))
+
+    found = open_weights(tmp_path)
+
+    assert (found.config, found.names()) == (plain.config, plain.names())
+    for name in found.names():
+        assert torch.equal(found.tensor(name), tensors[name])
