@@ -120,7 +120,7 @@ class GgufFile(Checkpoint):
         def fill(task: int) -> None:
             with torch.inference_mode(inference):
                 for first in range(task, min(task + most * _PARTS, len(rows)), most):
-                    into[first : first + most] = _floats_of(kind, rows[first : first + most], inputs)
+                    into[first : first + most] = self._dequantized(info, rows[first : first + most])
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             deque(pool.map(fill, range(0, len(rows), most * _PARTS)), 0)
@@ -130,7 +130,7 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind not in gguf_blocks.KINDS:
             return None
-        return gguf_blocks.unpack(kind, self._rows(name), info.shape[-1])
+        return self._unpacked(info, self._rows(name))
 
     def packed_bits(self, name: str) -> float | None:
         kind = Type(self._info(name).type)
@@ -149,6 +149,18 @@ class GgufFile(Checkpoint):
         assert row is not None
         codes = grouped.of_packed(row, symmetric=kind is Type.Q4_0)
         return GroupedForm(codes.element, codes.group, codes.bits)
+
+    def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:
+        """Codes of packed rows, uint8 [out, bytes]; None if there are no exact ones. Raises CorruptModel."""
+        try:
+            return gguf_blocks.unpack(Type(info.type), rows, info.shape[-1])
+        except ValueError as error:
+            raise CorruptModel(f"{self.path}: tensor {info.name}: {error}; finite ones are needed") from None
+
+    def _dequantized(self, info: TensorInfo, rows: torch.Tensor) -> torch.Tensor:
+        """float32 [out, in]. Raises CorruptModel."""
+        packed = self._unpacked(info, rows)
+        return packed.floats() if packed is not None else torch.from_numpy(dequantize(rows.numpy(), Type(info.type)))
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
@@ -191,12 +203,6 @@ class GgufFile(Checkpoint):
         if end > len(self._data):
             held = len(self._data)
             raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
-
-
-def _floats_of(kind: Type, rows: torch.Tensor, inputs: int) -> torch.Tensor:
-    """Packed rows, uint8 [out, bytes], dequantized to float32 [out, in]."""
-    packed = gguf_blocks.unpack(kind, rows, inputs)
-    return packed.floats() if packed is not None else torch.from_numpy(dequantize(rows.numpy(), kind))
 
 
 def _mapped(path: Path) -> mmap:

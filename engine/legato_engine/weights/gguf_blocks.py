@@ -17,17 +17,24 @@ Bytes = torch.Tensor
 
 
 def unpack(kind: Type, rows: Bytes, inputs: int) -> Packed | None:
-    """Unpacks rows of a tensor, uint8 [out, bytes]; None if scales cannot be represented exactly."""
+    """Unpacks rows of a tensor, uint8 [out, bytes]; None if float16 cannot hold a minimum that Q4_0 computes.
+
+    Raises ValueError if a scale or minimum of the file is NaN or infinite."""
     outputs = len(rows)
     packed = KINDS[kind].unpack(rows.view(-1, GGML_QUANT_SIZES[kind][1])).each(lambda part: part.view(outputs, -1))
     assert packed.codes.shape == (outputs, inputs)
-    return packed if _finite(packed) else None
+    if not _finite(packed.scale):
+        raise ValueError("a scale is NaN or infinite")
+    if packed.minimum is None or _finite(packed.minimum):
+        return packed
+    if kind is Type.Q4_0:
+        return None
+    raise ValueError("a minimum is NaN or infinite")
 
 
-def _finite(packed: Packed) -> bool:
-    """False if a minimum that was computed from a finite scale exceeds float16. Values in the file are not judged."""
-    minimum = packed.minimum
-    return minimum is None or bool(minimum.values.isfinite().all()) or not bool(packed.scale.values.isfinite().all())
+def _finite(scales: Scales) -> bool:
+    halves = scales.values if scales.factors is None else scales.factors
+    return bool(halves.isfinite().all())
 
 
 def _halves(blocks: Bytes, first: int, count: int = 1) -> torch.Tensor:

@@ -73,6 +73,20 @@ def test_a_minimum_beyond_float16_is_no_code(tmp_path: Path) -> None:
     assert torch.equal(checkpoint.tensor(name), expected.view(checkpoint.shape(name)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "byte", "part"), [("Q8_0", 0, "scale"), ("Q4_1", 2, "minimum"), ("Q5_K", 2, "minimum")]
+)
+def test_a_gguf_scale_that_is_not_finite_is_refused(tmp_path: Path, kind: str, byte: int, part: str) -> None:
+    tensors = files.tiny(Type[kind]).copy()
+    down = tensors["blk.0.ffn_down.weight"][0].copy()
+    down.view(np.uint8).reshape(-1)[byte : byte + 2] = np.array([np.nan], np.float16).view(np.uint8)
+    tensors["blk.0.ffn_down.weight"] = down, Type[kind]
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+    for read in (checkpoint.packed, checkpoint.tensor):
+        with pytest.raises(errors.CorruptModel, match=rf"tensor blk\.0\.ffn_down\.weight: a {part} is NaN"):
+            read("model.layers.0.mlp.down_proj.weight")
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_both_formats_of_one_model_are_equal(tmp_path: Path, kind: str) -> None:
     written = files.write_folder(tmp_path / "folder", f"{kind.capitalize()}ForCausalLM")
