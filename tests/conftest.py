@@ -6,7 +6,6 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
@@ -38,12 +37,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from mixed_scheduling import MixedScheduling
+def pytest_test_group(item: pytest.Item) -> str | None:
+    """Keeps tests of whole services together: they share one, and have deadlines that two would miss on the same cores.
 
-    return MixedScheduling(config, log)
+    They often wait; other processes run other files meanwhile.
+    """
+    return "system" if "system" in item.path.parts else None
 
 
 @pytest.fixture(scope="session", autouse=True)
