@@ -26,7 +26,7 @@ import quantized_folders as folders
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
-from huggingface_oracle import huggingface_model
+from huggingface_oracle import SDPA_E4M3, huggingface_model
 from quantized_folders import KINDS, Kind, Stored
 from safetensors.torch import save_file
 
@@ -89,6 +89,7 @@ class Case:
     inputs: Rounding | None = None
     quantization: str = "None"  # engine.quantization
     bits: float | None = None  # per weight in memory; None: as the checkpoint is kept
+    attention: str = "sdpa"  # or with KV in e4m3
 
 
 CASES: Mapping[str, Case] = {
@@ -110,6 +111,7 @@ CASES: Mapping[str, Case] = {
         Kind(folders.compressed("pack-quantized", "group", bits=4, group=32), folders.packed(4, 32))
     ),
     "`awq`, groups of 64": Case(Kind(folders.AWQ | {"group_size": GROUP}, folders.awq(GROUP))),
+    "`engine.kvCacheDtype: FP8`": Case(attention=SDPA_E4M3),
     **{
         f"GGUF {kind.name}": Case(block(kind), bits=gguf_blocks.KINDS[kind].bits)
         for kind in (Type.Q8_0, Type.Q5_1, Type.Q5_0, Type.Q4_0)
@@ -135,7 +137,7 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             checkpoint = original if case.weights is None else quantize(original, case, Path(folder))
             off = oracle.load(checkpoint)
-            found = oracle.logprobs(pieces, case.inputs)
+            found = oracle.logprobs(pieces, case.inputs, case.attention)
             show(name, case.bits or held_bits(checkpoint), off, found, truth)
 
 
@@ -163,9 +165,12 @@ class Oracle:
             total += float(self._weights[name].square().sum())
         return float((off / total) ** 0.5)
 
-    def logprobs(self, pieces: Sequence[Sequence[int]], inputs: Rounding | None) -> torch.Tensor:
+    def logprobs(
+        self, pieces: Sequence[Sequence[int]], inputs: Rounding | None, attention: str = "sdpa"
+    ) -> torch.Tensor:
         """Logprobs of all tokens but the first of each piece, with rounded inputs of linear layers."""
         self._inputs = inputs
+        self._model.config._attn_implementation = attention  # type: ignore[union-attr]
         with torch.inference_mode():
             return torch.cat([self._piece(piece) for piece in pieces])
 

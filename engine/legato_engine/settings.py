@@ -18,7 +18,7 @@ from legato_telemetry import switch
 ROLES = ("prefill", "decode", "unified")
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 QUANTIZATIONS = ("None", "FP8", "Int8")
-KV_DTYPES = ("Auto", "Float32", "BFloat16")
+KV_DTYPES = ("Auto", "Float32", "BFloat16", "FP8")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
 BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # default tokens by device; fastest for attention on an H100

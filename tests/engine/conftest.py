@@ -100,8 +100,8 @@ class Sequences:
 class Oracle:
     """Checks greedy output by transformers on the same weights: one forward over prompt and output."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, e4m3: bool = False) -> None:
+        self._checkpoint, self._e4m3 = checkpoint, e4m3
 
     def check(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Asserts that each token is the best one after those before it, or tied with it: its logit is at most `TIE`
@@ -120,7 +120,7 @@ class Oracle:
 
     @cached_property
     def _model(self) -> torch.nn.Module:
-        return huggingface_model(self._checkpoint, self._checkpoint.config)
+        return huggingface_model(self._checkpoint, self._checkpoint.config, self._e4m3)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -135,7 +135,7 @@ def smollm2() -> Checkpoint:
 
 
 @pytest.fixture
-def oracle_of() -> Callable[[Checkpoint], Oracle]:
+def oracle_of() -> Callable[..., Oracle]:
     return Oracle
 
 

@@ -8,6 +8,7 @@ import torch
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.reference import attention as naive
+from legato_engine.kernels.reference import float8
 
 
 class Step:
@@ -27,7 +28,9 @@ class Step:
         padding: tuple[int, int] = (0, 0),
         seed: int = 0,
         device: Any = "cpu",
+        kv: torch.dtype | None = None,
     ) -> None:
+        """`kv` is torch.uint8, or torch.float8_e4m3fn where the chip converts it, for an arena of e4m3."""
         torch.manual_seed(seed)
         self.rows, self.window = rows, window
         self._shape = group * kv_heads, kv_heads, dim, block, device
@@ -46,6 +49,11 @@ class Step:
         self.starts = torch.tensor([0, *tokens, *[0] * padding[0]]).cumsum(0).int().to(device)
         self.lengths = torch.tensor([*map(sum, rows), *[0] * padding[0]]).int().to(device)
         self.tokens = sum(tokens) + padding[1]
+        self.scales = None
+        if kv is not None:
+            self.scales = torch.rand(2, kv_heads, device=device) + 0.3
+            codes = float8.encode(self.layer.cpu(), self.scales.cpu()[:, :, None, None]).to(device)
+            self.layer = torch.stack((codes, codes), 1)[:, 1].view(kv)
         qkv = torch.randn(self.tokens, (group + 2) * kv_heads, dim, device=device).to(dtype)
         qkv[sum(tokens) :] = torch.nan
         self.queries = qkv[:, : group * kv_heads]
@@ -63,14 +71,16 @@ class Step:
         attention.plan(self.starts, self.lengths, work, self.window, decode, prefill)
         attention.attend(
             self.queries, self.layer, self.starts, self.lengths, self.tables, work, self.window, self.out, decode,
-            prefill, prompts,
+            prefill, prompts, self.scales,
         )  # fmt: skip
         return self.out
 
     def expected(self) -> torch.Tensor:
-        queries, layer = self.queries.cpu(), self.layer.cpu()
+        queries, layer, scales = self.queries.cpu(), self.layer.cpu(), None
+        if self.scales is not None:
+            layer, scales = layer.view(torch.uint8), self.scales.cpu()
         out, first = torch.full_like(queries, 7), 0
         for (prefix, count), table in zip(self.rows, self.tables.tolist(), strict=False):
             own = slice(first, first := first + count)
-            out[own] = naive.attention(queries[own], layer, table, prefix, self.window)
+            out[own] = naive.attention(queries[own], layer, table, prefix, self.window, scales)
         return out

@@ -6,6 +6,7 @@ import torch
 from attention_step import Step
 from places import Place, over
 
+from legato_engine.kernels.gpu.attention.attend import converts_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
 
 MIXED = ((0, 1), (37, 1), (100, 8), (0, 9), (63, 1), (21, 40))  # tokens before, tokens of this step
@@ -19,19 +20,29 @@ def step_of(place: Place, dtype: torch.dtype, rows: Any, dim: int, group: int, b
     return Step(rows, dtype, dim=dim, group=group, block=block, device=place.device, **given)
 
 
-def chosen(place: Place, dim: int, group: int, block: int) -> list[Configuration]:
-    shape = {"head_dim": 32 if place.small else dim, "block_size": block, "group": group}
+def chosen(place: Place, dim: int, group: int, block: int, kv_bits: int = 16) -> list[Configuration]:
+    shape = {"head_dim": 32 if place.small else dim, "block_size": block, "group": group, "kv_bits": kv_bits}
     return [choose(f"{name}_attention", shape, place.chip) for name in ("decode", "prefill")]
 
 
 def check(place: Place, dtype: torch.dtype, rows: Any, dim: int, group: int, block: int, **given: Any) -> None:
     step = step_of(place, dtype, rows, dim, group, block, **given)
-    place.close(step.run(*chosen(place, dim, group, block), step.work(place.processors)), step.expected())
+    bits = 8 * step.layer.dtype.itemsize
+    place.close(step.run(*chosen(place, dim, group, block, bits), step.work(place.processors)), step.expected())
 
 
 @over(dim=(64, 128, 256, 80), group=(4, 1, 7, 8), block=(16, 64))
 def test_mixed_steps(place: Place, dtype: torch.dtype, dim: int, group: int, block: int) -> None:
     check(place, dtype, MIXED, dim, group, block, kv_heads=1)
+
+
+@over(dim=(128, 64, 256), group=(8, 3), rows=(MIXED, PROMPTS), window=(None, 33))
+def test_kv_in_e4m3(
+    place: Place, dtype: torch.dtype, dim: int, group: int, rows: tuple[tuple[int, int], ...], window: int | None
+) -> None:
+    """Converted by the chip, and by operations on bits, as on chips that cannot."""
+    for kv in (torch.uint8, torch.float8_e4m3fn) if converts_float8(place.chip) else (torch.uint8,):
+        check(place, dtype, rows, dim, group, 64, window=window, kv=kv)
 
 
 @over(dim=(128, 64), group=(4, 16), window=(None, 33))

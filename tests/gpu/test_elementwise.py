@@ -31,14 +31,18 @@ def test_gate(place: Place, dtype: torch.dtype, rows: int, inner: int) -> None:
         place.close(out, getattr(naive_silu_mul, gate)(gate_up.cpu().float()))
 
 
-@over(tokens=(7, 100), dim=(64, 80, 128, 256), group=(4, 1, 7), block=(16, 64), normed=(True, False))
+@over(
+    {"e4m3": (False, True)}, tokens=(7, 100), dim=(64, 80, 128, 256), group=(4, 1, 7), block=(16, 64),
+    normed=(True, False),
+)  # fmt: skip
 def test_rotation_and_kv_write(
-    place: Place, dtype: torch.dtype, tokens: int, dim: int, group: int, block: int, normed: bool
+    place: Place, dtype: torch.dtype, tokens: int, dim: int, group: int, block: int, normed: bool, e4m3: bool
 ) -> None:
-    arena = torch.zeros(-(-tokens // block) + 1, 2, 2, 2, block, dim, dtype=dtype, device=place.device)
+    arena = torch.zeros(
+        -(-tokens // block) + 1, 2, 2, 2, block, dim, dtype=torch.uint8 if e4m3 else dtype, device=place.device
+    )
+    scales = torch.rand(2, 2) + 0.01 if e4m3 else None
     norms = [place.random(dim, dtype=dtype) if normed else None for _ in range(2)]
     config = choose("norm_rotate_write", {"head_dim": dim, "block_size": block, "group": group}, place.chip)
-    pairs = dim // 2 if normed else dim * 3 // 8
-    check_rotation(
-        place.close, place.random(tokens, (group + 2) * 2 * dim, dtype=dtype), norms, arena, 2, config, pairs
-    )
+    qkv, pairs = place.random(tokens, (group + 2) * 2 * dim, dtype=dtype), dim // 2 if normed else dim * 3 // 8
+    check_rotation(place.close, qkv, norms, arena, 2, config, pairs, scales)

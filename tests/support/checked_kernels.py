@@ -35,12 +35,12 @@ def told(folder: str) -> dict[str, Any]:
 
 def _names() -> list[str]:
     with ahead.compilations() as begun, ahead.launches("sm_90"):
-        kernel_check.launch_all(tiny_llama.config(), "Auto", 64, "sm_90", 132)
+        kernel_check.launch_all(tiny_llama.config(), "Auto", "FP8", 64, "sm_90", 132)
     return sorted(set(begun))
 
 
 def _outcome(folder: str, block_size: str, chip: str, shared: int) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = kernel_check.main(folder, "Auto", block_size, chip, str(shared), "132")
+        code = kernel_check.main(folder, "Auto", "Auto", block_size, chip, str(shared), "132")
     return code, out.getvalue(), err.getvalue()

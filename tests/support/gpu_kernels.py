@@ -37,21 +37,26 @@ HEAD = (
 
 
 class Shape(NamedTuple):
-    """A shape of attention. `window` makes a loop more of prompts."""
+    """A shape of attention. `window` makes a loop more of prompts; with `e4m3`, KV is converted in registers."""
 
     head_dim: int
     group: int
     block_size: int
     dtype: str = "bfloat16"
     window: int | None = None
+    e4m3: bool = False
 
     def __str__(self) -> str:
         rest = [self.dtype] * (self.dtype != "bfloat16") + [f"window {self.window}"] * (self.window is not None)
+        rest += ["KV in e4m3"] * self.e4m3
         shape = [f"head_dim {self.head_dim}", f"group {self.group}", f"blocks of {self.block_size}", *rest]
         return ", ".join(shape)
 
 
-ATTENTION = (Shape(64, 3, 16), Shape(128, 4, 16), Shape(128, 8, 64), Shape(256, 4, 32))
+ATTENTION = (
+    Shape(64, 3, 16), Shape(128, 4, 16), Shape(128, 8, 64), Shape(256, 4, 32), Shape(128, 8, 64, e4m3=True),
+    Shape(256, 4, 32, e4m3=True),
+)  # fmt: skip
 # A shape takes 4 s to compile. So each chip has one with all that adds registers (the largest group, the smallest
 # blocks, a window) and one with the least, both with heads that are padded.
 SAMPLE = {
@@ -113,7 +118,8 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
         f"hidden {HIDDEN}",
         partial(add_rms_norm, residual, residual, weight, EPS, residual, choose("add_rms_norm", {}, chip)),
     )
-    yield "head_dim 128", partial(_rotate, chip, 128)
+    yield "head_dim 128", partial(_rotate, chip, 128, False)
+    yield "head_dim 128, KV in e4m3", partial(_rotate, chip, 128, True)
     yield "blocks of 16", partial(_expand, chip)
     yield f"vocabulary {VOCAB}", partial(_sample, chip)
     yield (
@@ -127,24 +133,28 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
 def attend(chip: str, shape: Shape) -> None:
     """The plan of a step and a layer's attention, of decoding rows and of prompts."""
     head_dim, group, block_size, window = shape.head_dim, shape.group, shape.block_size, shape.window
-    named = {"head_dim": head_dim, "block_size": block_size, "group": group}
+    named = {"head_dim": head_dim, "block_size": block_size, "group": group, "kv_bits": 8 if shape.e4m3 else 16}
     dtype, heads = getattr(torch, shape.dtype), KV_HEADS * group
     decode, prefill = (choose(f"{name}_attention", named, chip) for name in ("decode", "prefill"))
     work = attention.Work(ROWS, TOKENS, heads, KV_HEADS, head_dim, block_size, "cpu", ahead.CHIPS[chip].processors)
     qkv, out = empty(TOKENS, heads + 2 * KV_HEADS, head_dim, dtype=dtype), empty(TOKENS, heads, head_dim, dtype=dtype)
     starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
     attention.plan(starts, lengths, work, window, decode, prefill)
+    held, scales = dtype, None
+    if shape.e4m3:
+        held, scales = torch.float8_e4m3fn if attention.converts_float8(chip) else torch.uint8, torch.empty(2, KV_HEADS)
     attention.attend(
-        qkv[:, :heads], _layer(head_dim, block_size, dtype), starts, lengths, tables, work, window, out, decode,
-        prefill, True,
+        qkv[:, :heads], _layer(head_dim, block_size, held), starts, lengths, tables, work, window, out, decode,
+        prefill, True, scales,
     )  # fmt: skip
 
 
-def _rotate(chip: str, head_dim: int) -> None:
+def _rotate(chip: str, head_dim: int, e4m3: bool) -> None:
     qkv, angles, heads = empty(TOKENS, 6 * KV_HEADS * head_dim), torch.empty(4096, head_dim // 2), 4 * KV_HEADS
     norm, chosen = empty(head_dim), choose("norm_rotate_write", {"head_dim": head_dim}, chip)
-    layer = _layer(head_dim, 16)
-    norm_rotate_write(qkv, ints(TOKENS), ints(TOKENS), angles, angles, norm, norm, EPS, heads, layer, chosen)
+    held, factors = (torch.float8_e4m3fn, torch.empty(2, KV_HEADS)) if e4m3 else (DTYPE, None)
+    layer, given = _layer(head_dim, 16, held), ints(TOKENS)
+    norm_rotate_write(qkv, given, given, angles, angles, norm, norm, EPS, heads, layer, factors, chosen)
 
 
 def _expand(chip: str) -> None:

@@ -2,12 +2,16 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from tiny_families import raw_of
 
+from legato_engine.kernels.reference import float8
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
+
+SDPA_E4M3 = "sdpa, e4m3"  # transformers' name of attention that rounds keys and values to e4m3
 
 
 def smollm2_path() -> Path:
@@ -17,14 +21,23 @@ def smollm2_path() -> Path:
     return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.Module:
-    """transformers' model of this config with the checkpoint's own (dequantized) weights, float32."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = False) -> torch.nn.Module:
+    """transformers' model of this config with the checkpoint's own (dequantized) weights, float32. With `e4m3`, keys
+    and values are rounded to it before attention."""
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def rounded(module: Any, queries: Any, keys: torch.Tensor, values: torch.Tensor, *rest: Any, **given: Any) -> Any:
+        one = torch.ones(1)
+        kv = [float8.decode(float8.encode(each, one), one) for each in (keys, values)]
+        return sdpa_attention_forward(module, queries, *kv, *rest, **given)
+
+    AttentionInterface.register(SDPA_E4M3, rounded)
 
     raw = raw_of(config)
     kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
     theirs = AutoConfig.for_model(kind, **given if raw else _sizes(config) | given)
-    theirs._attn_implementation = "sdpa"
+    theirs._attn_implementation = SDPA_E4M3 if e4m3 else "sdpa"
     with torch.device("cpu" if raw else "meta"):  # where random numbers, which all would be replaced, take no time
         model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
     state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}

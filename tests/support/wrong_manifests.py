@@ -45,7 +45,7 @@ FIELDS = [
     *(("engine.kvCacheMemory", wrong, "not a valid size") for wrong in ("500m", "0", "1e3")),
     *(("engine.kvCacheMemory", wrong, "1Mi to 1Pi") for wrong in ("0.0Gi", "1023Ki", 512, "1.1Pi", "2000Ti")),
     ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
-    ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16' or 'Float32'"),
+    ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16', 'FP8' or 'Float32'"),
     ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"),
     ("engine.runner", "paced", "'Model' or 'Paced'"),
     ("engine.hangTimeout", "soon", "not a valid duration: soon"),

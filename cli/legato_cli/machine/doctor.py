@@ -91,7 +91,8 @@ def _compiled(spec: "Spec", path: Path) -> str:
 
     engine = spec.engine
     size = BLOCK_SIZES["cuda"] if engine.block_size == "Auto" else engine.block_size
-    problems = kernels.problems(gpus.devices(), path, engine.dtype, size, os.environ)
+    dtypes = engine.dtype, engine.kv_cache_dtype
+    problems = kernels.problems(gpus.devices(), path, dtypes, size, os.environ)
     line = kernels.describe(path.name, problems)
     if any(problems.values()) and engine.on_kernel_failure != "Torch":
         raise SomethingWrong(line)
@@ -198,7 +199,8 @@ def gpus() -> Iterator[str]:
         except model.ModelUnavailable as error:
             yield f"{'kernels':<14} unknown: {error}"
             return
-        yield kernels.describe(BUILTIN, kernels.problems(facts.gpus, path, "Auto", BLOCK_SIZES["cuda"], os.environ))
+        problems = kernels.problems(facts.gpus, path, ("Auto", "Auto"), BLOCK_SIZES["cuda"], os.environ)
+        yield kernels.describe(BUILTIN, problems)
 
 
 def formats() -> Iterator[str]:

@@ -53,8 +53,9 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     device = "cuda" if gpus else "cpu"
     size = BLOCK_SIZES[device] if engine.block_size == "Auto" else engine.block_size
     chunk = CHUNK_TOKENS[device] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
-    chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
-    chosen = formats.with_kv(formats.allowed(chosen, engine.on_kernel_failure), engine.kv_cache_dtype)
+    gpu = gpus.device if gpus else None
+    chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
+    chosen = formats.allowed(chosen, engine.on_kernel_failure)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)

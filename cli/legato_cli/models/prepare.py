@@ -10,7 +10,7 @@ from pathlib import Path
 from legato_protocol.settings import flags
 
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
-KV_DTYPES = ("Auto", "Float32", "BFloat16")
+KV_DTYPES = ("Auto", "Float32", "BFloat16", "FP8")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
 HELP = "unpack a model and compile the kernels for this processor"

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from legato_engine.kernels.tags import AVX2, KV_BFLOAT16, KV_BFLOAT16_PAIRS, KV_FLOAT32, VNNI, Tag
+from legato_engine.kernels.tags import AVX2, KV_BFLOAT16, KV_BFLOAT16_PAIRS, KV_FLOAT8, KV_FLOAT32, VNNI, Tag
 from legato_engine.processor import INSTRUCTION_SETS, Processor
 
 _SIZES = ("hidden_size", "intermediate_size", "head_dim")
 _SIZE_MULTIPLE = 32
+FLOAT8 = "float8_e4m3fn"  # of KV; e4m3 with a scale for each layer and KV head
 _GROUP = 32  # inputs that share a scale, for products of bytes
 
 
@@ -115,9 +116,11 @@ class Path:
         return self.linear[0].family
 
     def kv_tag(self, held: "np.dtype[Any]") -> Tag:
-        """The tag of an arena that holds float32, or bfloat16 as uint16."""
+        """The tag of an arena that holds float32, bfloat16 as uint16, or e4m3 as uint8."""
         if held == np.float32:
             return KV_FLOAT32
+        if held == np.uint8:
+            return KV_FLOAT8
         return KV_BFLOAT16_PAIRS if self.attention is AttentionProduct.PAIRS else KV_BFLOAT16
 
     def keeps_codes(self, bits: int, table: bool) -> bool:
@@ -159,33 +162,41 @@ TILES = Path(
 _VNNI = LinearKernel(Product.INT8, bits=(4, 8), group=_GROUP, family=VNNI)
 INT8_BF16 = Path(
     "int8-bf16", ("vnni", "bf16"), 4, WeightForm.CODES,
-    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.PAIRS, ("bfloat16", "float32"),
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.PAIRS, ("bfloat16", "float32", FLOAT8),
 )  # fmt: skip
 INT8 = Path(
     "int8", ("vnni",), 4, WeightForm.CODES,
-    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32, ("bfloat16", "float32"),
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32, ("bfloat16", "float32", FLOAT8),
 )  # fmt: skip
 INT8_AVX2 = Path(
     "int8-avx2", ("avx2",), 4, WeightForm.CODES,
     (LinearKernel(Product.INT8, bits=(4,), group=_GROUP, family=AVX2), _FEW_FROM_CODES, _FLOAT32),
-    AttentionProduct.FLOAT32, ("bfloat16", "float32"),
+    AttentionProduct.FLOAT32, ("bfloat16", "float32", FLOAT8),
 )  # fmt: skip
 CODES = Path(
-    "codes", (), 4, WeightForm.CODES, (_FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32, ("float32", "bfloat16"),
+    "codes", (), 4, WeightForm.CODES, (_FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32,
+    ("float32", "bfloat16", FLOAT8),
 )  # fmt: skip
 AUTO = (TILES, INT8_BF16, INT8, INT8_AVX2, CODES)
 
 # For `dtype: Float32` only.
-FLOAT32 = Path("float32", (), 4, WeightForm.FLOAT32, (_FLOAT32,), AttentionProduct.FLOAT32, ("float32", "bfloat16"))
+FLOAT32 = Path(
+    "float32", (), 4, WeightForm.FLOAT32, (_FLOAT32,), AttentionProduct.FLOAT32, ("float32", "bfloat16", FLOAT8)
+)
 
 
-def choose(processor: Processor, sizes: ModelSizes, block_size: int) -> tuple[Path | None, str]:
-    """Returns the best path for `dtype: Auto` and the reason; without a path, the size that no kernel takes."""
+def choose(processor: Processor, sizes: ModelSizes, block_size: int, kv: str | None = None) -> tuple[Path | None, str]:
+    """Returns the best path for `dtype: Auto` and the reason; without a path, the size that no kernel takes.
+
+    `kv` is the format of KV; None: any."""
     mismatches = dict[str, str]()
     for path in AUTO:
         if path.missing(processor):
             continue
-        if (mismatch := path.mismatch(sizes, block_size)) is None:
+        mismatch = path.mismatch(sizes, block_size)
+        if mismatch is None and kv not in (None, *path.kv):
+            mismatch = f"its KV is {' or '.join(path.kv)}"
+        if mismatch is None:
             faster = "".join(f"; `{name}` would be faster: {reason}" for name, reason in mismatches.items())
             return path, f"{path}{faster} ({processor})"
         mismatches[path.name] = mismatch
@@ -206,7 +217,7 @@ def table() -> Iterator[str]:
         sets = _sets(path.instructions) or "any"
         cells = (
             f"`{path.name}`", sets, path.block_multiple, path.weights.value, path.linear_text, path.attention.value,
-            " or ".join(path.kv),
+            ", ".join(path.kv),
         )  # fmt: skip
         yield f"| {' | '.join(map(str, cells))} |"
 

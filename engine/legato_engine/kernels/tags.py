@@ -50,5 +50,7 @@ VNNI, AVX2 = Tag("VNNI"), Tag("AVX2")
 # Scales and minima of codes: float16, or int8 times a float16 factor for each 256 inputs, as in K-quants.
 SCALES_FLOAT16, SCALES_INT8 = Tag("SCALES_FLOAT16"), Tag("SCALES_INT8")
 
-# Keys and values in an arena: float32; bfloat16, multiplied as floats; bfloat16, multiplied in pairs (AVX512-BF16).
+# Keys and values in an arena: float32; bfloat16, multiplied as floats; bfloat16, multiplied in pairs (AVX512-BF16);
+# e4m3, multiplied as floats.
 KV_FLOAT32, KV_BFLOAT16, KV_BFLOAT16_PAIRS = Tag("KV_FLOAT32"), Tag("KV_BFLOAT16"), Tag("KV_BFLOAT16_PAIRS")
+KV_FLOAT8 = Tag("KV_FLOAT8")

@@ -11,8 +11,10 @@ from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend, Progress
 from legato_engine.backends.torch.layers import TorchBackend
 from legato_engine.errors import NoDevice
+from legato_engine.kernels.paths import FLOAT8
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.sizing import MOST_DRAWS
+from legato_engine.weights import kv_scales
 from legato_engine.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -35,15 +37,16 @@ def make(
     """The backend that computes in these formats, with the weights loaded. `room` is the largest step; its blocks hold
     the longest sequence."""
     max_length = room.blocks * block_size
+    scales = kv_scales.read(checkpoint) if chosen.kv == FLOAT8 else None
     if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
 
         assert gpu is not None
-        return CudaBackend(checkpoint, chosen.dtype, gpu, block_size, room, report)
+        return CudaBackend(checkpoint, chosen.dtype, gpu, block_size, room, report, scales)
     if chosen.path is None:
         place = gpu.place if gpu else torch.device("cpu")
-        return TorchBackend(checkpoint, chosen.dtype, place, max_length, report)
-    return CpuBackend(checkpoint, numerics.make(chosen.path), max_length, report)
+        return TorchBackend(checkpoint, chosen.dtype, place, max_length, report, scales)
+    return CpuBackend(checkpoint, numerics.make(chosen.path), max_length, report, scales)
 
 
 def sampler(chosen: Formats, gpu: Device | None, vocab: int, max_batch: int) -> "DeviceSampler | None":

@@ -11,12 +11,13 @@ from legato_engine.backends.cuda import support
 from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
-from legato_engine.kernels.paths import Path, WeightForm
+from legato_engine.kernels.paths import FLOAT8, Path, WeightForm
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_KV_NAMES = {"fp8": FLOAT8}  # of settings that differ from torch's names
 _TABLES = ("model.embed_tokens", "lm_head")
 
 
@@ -67,17 +68,24 @@ class Formats:
 
 
 def choose(
-    dtype: str, processor: Processor, gpu: Device | None, config: ModelConfig, block_size: int, fallback: str = ""
+    dtype: str, processor: Processor, gpu: Device | None, config: ModelConfig, block_size: int, fallback: str = "",
+    kv_dtype: str = "Auto",
+) -> Formats:  # fmt: skip
+    """The formats for settings of DTYPES and of KV_DTYPES in any case, on `gpu` or else the processor; `fallback` says
+    why a GPU has no kernels. Raises ValueError for another setting, UnusableFormat if nothing computes the formats."""
+    kv = _KV_NAMES.get(kv_dtype.lower(), kv_dtype.lower())
+    return _with_kv(_choose(dtype.lower(), processor, gpu, config, block_size, fallback, kv), kv)
+
+
+def _choose(
+    name: str, processor: Processor, gpu: Device | None, config: ModelConfig, block_size: int, fallback: str, kv: str
 ) -> Formats:
-    """The formats for a setting of DTYPES in any case, on `gpu` or else the processor; `fallback` says why a GPU has no
-    kernels. Raises ValueError for another setting, UnusableFormat if the GPU does not support the formats."""
-    name = dtype.lower()
     if name not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {name!r} is not supported; supported: {', '.join(DTYPES)}")
     if gpu is not None:
         return _on_gpu(name, gpu, config, block_size, fallback)
     if name == "auto":
-        path, why = paths.choose(processor, config, block_size)
+        path, why = paths.choose(processor, config, block_size, FLOAT8 if kv == FLOAT8 else None)
         if path is not None:
             return Formats(path.name, "cpu", torch.float32, path.kv[0], why, path=path)
         return _by_torch("float32", f"weights, activations and KV in float32 ({processor})", why)
@@ -115,11 +123,11 @@ def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
     return chosen
 
 
-def with_kv(chosen: Formats, kv_dtype: str) -> Formats:
-    """`chosen` with KV in another format, a setting of DTYPES in any case. Raises UnusableFormat if kernels lack it."""
-    kv = kv_dtype.lower()
+def _with_kv(chosen: Formats, kv: str) -> Formats:
+    """`chosen` with KV in another format. Raises UnusableFormat if kernels lack it."""
     if kv in ("auto", chosen.kv):
         return chosen
-    if chosen.path is None or kv not in chosen.path.kv:
-        raise UnusableFormat(f"KV cannot be {kv_dtype} with {chosen}; allowed: Auto, {chosen.kv}")
+    allowed = chosen.path.kv if chosen.path else (chosen.kv, FLOAT8)
+    if kv not in allowed:
+        raise UnusableFormat(f"KV cannot be {kv} with {chosen}; allowed: Auto, {', '.join(allowed)}")
     return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv} instead")

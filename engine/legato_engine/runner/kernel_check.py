@@ -1,8 +1,8 @@
 """Checks, on a machine without a GPU, that all kernels of a worker compile for one:
 
-    python -m legato_engine.runner.kernel_check MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
+    python -m legato_engine.runner.kernel_check MODEL DTYPE KV_DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-The first three are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
+The first four are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
 1, stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's
 cache for workers. Weights are not read.
 """
@@ -75,14 +75,14 @@ class Shapes(Checkpoint):
         return torch.empty(self._shapes[name], device=_NOWHERE)
 
 
-def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, processors: int) -> None:
+def launch_all(config: ModelConfig, dtype: str, kv_dtype: str, block_size: int, chip: str, processors: int) -> None:
     """Launches every kernel of a worker: steps of all kinds, sampling, checksums.
 
     Raises EngineError and the errors of compilers.
     """
     runner = Runner.load(
-        Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, max_length=config.max_length,
-        gpu=Absent(chip, processors),
+        Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, kv_dtype=kv_dtype,
+        max_length=config.max_length, gpu=Absent(chip, processors),
     )  # fmt: skip
     greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
     with torch.inference_mode():
@@ -96,11 +96,12 @@ def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, proc
             sum_blocks(words, ids, words[0], choose("sum_blocks", {}, chip))
 
 
-def main(model: str, dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
+def main(model: str, dtype: str, kv_dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
     limits = Chip(int(shared), int(processors))
     with ahead.compilations() as kernels, ahead.launches(chip, limits):
         try:
-            launch_all(open_weights(Path(model)).config, dtype, int(block_size), chip, limits.processors)
+            config = open_weights(Path(model)).config
+            launch_all(config, dtype, kv_dtype, int(block_size), chip, limits.processors)
         except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
             print(*kernels[-1:])
             print(error, file=sys.stderr)

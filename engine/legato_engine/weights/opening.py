@@ -10,8 +10,8 @@ from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.quantization import folder as quantized_folder
 from legato_engine.weights.quantization import rounding
 
-# A copy of tied embeddings, and a constant in old files: neither is part of the computation.
-_UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
+# A copy of tied embeddings, a constant in old files, and scales that only KV in e4m3 needs (`kv_scales`).
+_OPTIONAL = ("lm_head.weight", ".rotary_emb.inv_freq", ".k_scale", ".v_scale", ".kv_scale")
 
 
 def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
@@ -31,7 +31,7 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
             actual = list(checkpoint.shape(name))
             raise WrongShape(f"{path}: tensor {name} has shape {actual}; the model's config requires {list(shape)}")
     for name in sorted(names - expected.keys()):
-        if not name.endswith(_UNUSED):
+        if not name.endswith(_OPTIONAL):
             raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
     return checkpoint if quantization == "None" else rounding.rounded(checkpoint, quantization)
 

@@ -186,7 +186,7 @@ def check(monkeypatch):
 
         monkeypatch.setattr(kernels.subprocess, "run", started)
         environ = {**os.environ, "TRITON_INTERPRET": "1"}
-        return kernels.problems(gpus, Path("/m"), "Float16", 32, environ), sorted(asked)
+        return kernels.problems(gpus, Path("/m"), ("Float16", "FP8"), 32, environ), sorted(asked)
 
     return run
 
@@ -195,8 +195,8 @@ def test_each_kind_of_gpu_is_checked_once(check):
     problems, asked = check("true", H200, L4, H200)
     assert problems == {"sm_90": "", "sm_89": ""}
     assert asked == [
-        ["/m", "Float16", "32", "sm_89", str(99 << 10), "58"],
-        ["/m", "Float16", "32", "sm_90", str(227 << 10), "132"],
+        ["/m", "Float16", "FP8", "32", "sm_89", str(99 << 10), "58"],
+        ["/m", "Float16", "FP8", "32", "sm_90", str(227 << 10), "132"],
     ]
 
 
@@ -223,7 +223,7 @@ def test_a_gpu_that_kernels_do_not_run_on_is_not_checked(check):
 def test_a_real_check_of_the_builtin_model_for_a_gpu_that_is_not_here():
     """Kernels that do not compile are in the tests of `kernel_check`; this one is refused before any."""
     path = model.resolve("builtin:smollm2-135m-instruct", print)
-    (problem,) = kernels.problems([L4], path, "Auto", 8, os.environ).values()
+    (problem,) = kernels.problems([L4], path, ("Auto", "Auto"), 8, os.environ).values()
     assert problem.startswith("a block size of 8 tokens is not supported")
 
 

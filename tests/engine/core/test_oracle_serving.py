@@ -50,11 +50,12 @@ def serve(world):
     return serve
 
 
-def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request):
+@pytest.mark.parametrize("kv", ["Auto", "FP8"])
+def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request, kv):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
-    workers, oracle = [], oracle_of(CHECKPOINT)
+    workers, oracle = [], oracle_of(CHECKPOINT, kv == "FP8")
     for name in ("p", "d"):
-        made = load(CHECKPOINT, max_length=1024)
+        made = load(CHECKPOINT, max_length=1024, kv_dtype=kv)
         link = ucx.open("TCP", "127.0.0.1", made.arena.address, made.arena.nbytes)
         request.addfinalizer(link.close)
         workers.append(world.worker(name, runner=made, link=link, max_length=1024, chunk=128, **LIMITS))

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
 from legato_engine.backends.cpu import attention_work
+from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels import paths
@@ -25,7 +26,9 @@ from legato_engine.kernels.cpu.attention import float32 as float32_attention
 from legato_engine.kernels.cpu.linear.bf16_tiles import SHAPES
 from legato_engine.kernels.paths import Path
 from legato_engine.kernels.reference import attention as naive
+from legato_engine.kernels.reference import float8
 from legato_engine.kernels.torch import attention as torch_attention
+from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 
@@ -44,6 +47,7 @@ class Step(NamedTuple):
     layer: int = 0
     window: int | None = None
     threads: int = 2
+    scales: torch.Tensor | None = None  # of e4m3, [layers, 2, kv_heads]
     ordered: Callable[[np.ndarray], np.ndarray] = lambda work: work
 
     @property
@@ -56,18 +60,31 @@ class Step(NamedTuple):
         return self.qkv.shape[1] // self.arena.shape[3] - 2
 
     def expected(self) -> torch.Tensor:
-        layer, counts = self.arena[:, self.layer].float(), [len(row.tokens) for row in self.rows]
+        layer, counts = self.arena[:, self.layer], [len(row.tokens) for row in self.rows]
+        if self.scales is None:
+            layer, scales = layer.float(), None
+        else:
+            layer, scales = layer.view(torch.uint8), self.scales[self.layer]
         parts = zip(self.queries.split(counts), self.rows, strict=True)
         return torch.cat(
-            [naive.attention(part, layer, list(row.blocks), row.start, self.window) for part, row in parts]
+            [naive.attention(part, layer, list(row.blocks), row.start, self.window, scales) for part, row in parts]
         )
+
+    def in_e4m3(self) -> "Step":
+        """With scales of keys that round, and scales of values that do not."""
+        layers, kv_heads = self.arena.shape[1], self.arena.shape[3]
+        heads = torch.arange(layers * kv_heads).view(layers, kv_heads) % 7
+        scales = torch.stack((0.3 + heads / 10, 2.0 ** (heads - 5)), 1)
+        codes = float8.encode(self.arena, scales[:, :, :, None, None])
+        return self._replace(arena=codes.view(torch.float8_e4m3fn), scales=scales)
 
 
 def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
     size = step.arena.shape[4]
     built = inputs.build(step.rows, size)
     groups = group_rows(built, size, step.shared, step.window, torch.float32, torch.device("cpu"), entries)
-    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups)
+    scales = None if step.scales is None else KVScales(*step.scales[step.layer])
+    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups, scales)
 
 
 def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
@@ -83,6 +100,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
             step.window or 0,
             held,
             step.layer,
+            KVFactors.of(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
             step.threads,
             out,
         )
@@ -114,20 +132,26 @@ class Form(NamedTuple):
     size: int
 
     def found(self, step: Step) -> torch.Tensor:
-        return self.attend(step._replace(arena=step.arena.to(self.arena)))
+        return self.attend(self.given(step))
 
     def expected(self, step: Step) -> torch.Tensor:
-        return step._replace(arena=step.arena.to(self.arena)).expected()
+        return self.given(step).expected()
+
+    def given(self, step: Step) -> Step:
+        return step.in_e4m3() if self.arena is FLOAT8 else step._replace(arena=step.arena.to(self.arena))
 
     def check(self, step: Step, error: float | None = None) -> None:
         error = error or self.error
         torch.testing.assert_close(self.found(step), self.expected(step), atol=error, rtol=max(error, 1e-4))
 
 
+FLOAT8 = torch.float8_e4m3fn
 FORMS = {
     "torch": Form(by_torch, torch.float32, 1e-5, 16),
+    "torch e4m3": Form(by_torch, FLOAT8, 1e-5, 16),
     "float32": Form(by_float32(paths.FLOAT32), torch.float32, 2e-5, 4),
     "int8": Form(by_float32(paths.INT8), torch.bfloat16, 2e-5, 4),
+    "e4m3": Form(by_float32(paths.INT8_BF16), FLOAT8, 2e-5, 4),
     "pairs": Form(by_float32(paths.INT8_BF16), torch.bfloat16, 1e-2, 4),  # rounds queries and weights, as tiles do
     "emulated tiles": Form(by_tiles(False), torch.bfloat16, 1e-2, 16),
     "tiles": Form(by_tiles(True), torch.bfloat16, 1e-2, 16),
@@ -139,7 +163,9 @@ def of(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("form", chosen)
 
 
-ALL, PARTS, KERNELS = of(*FORMS), of("float32", "int8", "pairs"), of(*[name for name in FORMS if name != "torch"])
+ALL, PARTS = of(*FORMS), of("float32", "int8", "e4m3", "pairs")
+KERNELS = of(*[name for name in FORMS if not name.startswith("torch")])
+INFINITE = of(*[name for name, form in FORMS.items() if form.arena is not FLOAT8 and name != "torch"])
 
 
 def step_of(
@@ -260,7 +286,7 @@ def test_keys_that_are_all_infinitely_far_give_no_number(form: Form) -> None:
     assert form.found(Step(torch.ones(21, 5, 32), rows, arena)).isnan().all()
 
 
-@KERNELS
+@INFINITE
 def test_positions_that_are_infinitely_far_weigh_nothing(form: Form) -> None:
     """Be they all that a block of positions has, the first one or a later one."""
     arena, blocks = torch.randn(30, 1, 2, 1, 16, 32), list(range(30))

@@ -10,11 +10,15 @@ import pytest
 import torch
 
 from legato_engine.backends.cpu import low_rank as low_rank_layers
+from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.kernels.cpu import low_rank, rms_norm, rope, silu_mul
+from legato_engine.kernels.cpu.simd.scalar import code_of
+from legato_engine.kernels.reference import float8
 from legato_engine.kernels.reference import low_rank as naive_low_rank
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import rope as naive_rope
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
+from legato_engine.kernels.torch import float8 as torch_float8
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Up
 
 EPS = np.float32(1e-5)
@@ -127,9 +131,10 @@ def test_norm_and_gate_make_no_number_of_what_is_none(bits):
 @pytest.mark.parametrize(  # threads share more than 8 tokens
     ("tokens", "dim", "pairs"), [(1, 20, 10), (63, 52, 26), (63, 52, 20), (1, 20, 0)]
 )
-@pytest.mark.parametrize("kind", [np.float32, np.uint16])
+@pytest.mark.parametrize("kind", [np.float32, np.uint16, np.uint8])
 def test_rotation_and_write(tokens, dim, pairs, kind):
-    """Queries and keys are turned, as a whole or in part; an arena in bfloat16 gets the nearest, ties to even."""
+    """Queries and keys are turned, as a whole or in part; an arena in bfloat16 or e4m3 gets the
+    nearest, ties to even."""
     qkv, angles = normal(tokens, 7, dim), torch.randn(200, pairs)
     qkv[0, 5, :2] = 1 + 2**-8, 1 + 3 * 2**-8  # halfway between two of bfloat16
     positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
@@ -138,13 +143,39 @@ def test_rotation_and_write(tokens, dim, pairs, kind):
     expected = torch.zeros(9, 2, 2, 16, dim)
     naive_rope.write_kv(turned[:, 3:], given[:, 5:], expected, slots)
     arena = np.zeros((9, 3, 2, 2, 16, dim), kind)
+    scales = torch.tensor([[[1.0, 1], [1, 1]], [[0.3, 0.01], [2, 7]], [[1, 1], [1, 1]]]) if kind == np.uint8 else None
+    factors = KVFactors.of(3, 2, scales).writing
 
-    rope.rotate_and_write(qkv, 3, positions.numpy(), cos.numpy(), sin.numpy(), arena, 1, slots.numpy())
+    rope.rotate_and_write(qkv, 3, positions.numpy(), cos.numpy(), sin.numpy(), arena, 1, slots.numpy(), factors)
 
     assert np.array_equal(qkv[:, :5], turned)
-    held = arena if kind == np.float32 else arena.view(np.uint16)
-    assert np.array_equal(floats(held[:, 1]), as_held(expected.numpy(), kind))
+    if scales is None:
+        assert np.array_equal(floats(arena[:, 1]), as_held(expected.numpy(), kind))
+    else:
+        codes = torch.zeros(expected.shape, dtype=torch.uint8)
+        naive_rope.write_kv(turned[:, 3:], given[:, 5:], codes, slots, scales[1])
+        assert np.array_equal(arena[:, 1], codes)
     assert not arena[:, [0, 2]].any()
+
+
+def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
+    """Every code, halfway to the next and next to that; far beyond the largest, and what is no number."""
+    halfway = ((float8.NUMBERS[1:] + float8.NUMBERS[:-1]) / 2).numpy().astype(np.float32)
+    around = [np.nextafter(halfway, np.float32(to)) for to in (0, np.inf)]
+    beyond = np.array([448, 464, 479.9, 480, 1e30, 3.4e38, np.inf, 1e-30, 1e-45], np.float32)
+    given = np.concatenate((float8.NUMBERS.numpy().astype(np.float32), halfway, *around, beyond))
+    given = torch.from_numpy(np.concatenate((given, -given, np.array([np.nan], np.float32))))
+
+    codes, one = float8.encode(given, torch.ones(1)), torch.ones(1)
+
+    assert torch.equal(codes & 127 == 127, ~given.isfinite())
+    others = torch.tensor([code_of(number) for number in given.numpy()]), torch_float8.encode(given[:, None, None], one)
+    for other in others:  # whose NaN may have the other sign
+        assert torch.equal(other.flatten() | 128 * (codes & 127 == 127), codes | 128 * (codes & 127 == 127))
+    every = torch.arange(256, dtype=torch.uint8)
+    decoded = every.view(torch.float8_e4m3fn).float()
+    torch.testing.assert_close(float8.decode(every, one), decoded, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(float8.encode(decoded, one) & 127, every & 127)
 
 
 @pytest.mark.parametrize(("count", "kind"), [(1, np.uint16), (4, np.float32), (5, np.uint16), (63, np.float32)])

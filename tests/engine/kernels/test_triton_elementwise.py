@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rotation import EPS, check_rotation
 
-from legato_engine.kernels.gpu import rms_norm, silu_mul
+from legato_engine.kernels.gpu import rms_norm, rope, silu_mul
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.reference import float8
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 
@@ -104,9 +105,32 @@ def test_gate_at_its_ends():
     tokens=st.integers(1, 9),
     padding=st.integers(0, 3),
     share=st.sampled_from([1, 1, 0.75, 0.25, 0]),
+    e4m3=st.booleans(),
 )
-def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding, share):
+def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding, share, e4m3):
     qkv = torch.randn(tokens + padding, (group + 2) * kv_heads * dim).to(dtype)
     norms = [torch.randn(dim).to(dtype) if each else None for each in normed]
-    arena = torch.randn(4, layers, 2, kv_heads, block, dim).to(dtype)
-    check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles), int(dim // 2 * share))
+    arena, scales = torch.randn(4, layers, 2, kv_heads, block, dim).to(dtype), None
+    if e4m3:
+        arena, scales = arena.to(torch.float8_e4m3fn), torch.rand(2, kv_heads) + 0.01
+    check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles), int(dim // 2 * share), scales)
+
+
+def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
+    """Those of a value that is written: its keys are zeros."""
+    halfway = (float8.NUMBERS[1:] + float8.NUMBERS[:-1]).float() / 2
+    around = [halfway.nextafter(torch.tensor(to)) for to in (0.0, torch.inf)]
+    beyond = torch.tensor([464, 480, 1e30, 3.4e38, torch.inf, torch.nan, 1e-30, 1e-45, 0.0])
+    values = torch.nn.functional.pad(torch.cat((float8.NUMBERS.float(), halfway, *around, beyond)), (0, 14))
+    values = torch.cat((values, -values)).view(-1, 16)
+    count = len(values)
+    qkv, slots = torch.cat((torch.zeros(count, 32), values), 1), torch.arange(count).int()
+    arena, cos = torch.zeros(-(-count // 16), 2, 1, 16, 16, dtype=torch.uint8), torch.ones(count, 8)
+
+    config = Configuration({"TOKENS": 4, "HEADS": 1})
+    rope.norm_rotate_write(qkv, slots, slots, cos, 0 * cos, None, None, EPS, 1, arena, torch.ones(2, 1), config)
+
+    found, expected = arena[:, 1, 0].flatten(0, 1)[:count], float8.encode(values, torch.ones(1))
+    is_nan = expected & 127 == 127
+    assert torch.equal(is_nan, ~values.isfinite())
+    assert torch.equal(found | 128 * is_nan, expected | 128 * is_nan)

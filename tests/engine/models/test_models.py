@@ -169,8 +169,11 @@ def test_revision_tells_formats_weights_and_numerics_apart(monkeypatch):
     checkpoint = RandomCheckpoint(SHAPES["llama 3"])
     revisions = [load(checkpoint, dtype).kv_revision for dtype in ("float32", "bfloat16", "float16")]
     assert load(checkpoint).kv_revision == revisions[0]
+    in_e4m3 = load(checkpoint, kv_dtype="FP8")
+    assert 4 * in_e4m3.layout.block_bytes == load(checkpoint).layout.block_bytes
+    assert str(in_e4m3.layout) != str(load(checkpoint).layout)  # refused by `Hello`
     monkeypatch.setattr(runners, "NUMERICS", runners.NUMERICS + 1)
-    assert len({*revisions, load(checkpoint).kv_revision}) == 4
+    assert len({*revisions, in_e4m3.kv_revision, load(checkpoint).kv_revision}) == 5
 
 
 def test_copies_come_before_computing():

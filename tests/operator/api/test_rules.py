@@ -185,7 +185,7 @@ CASES = {
         _engine(chunkTokens=32, blockSize=32),
     ),
     ("engine.numerics", "Invariant"): (_engine(numerics="Invariant"), _engine(numerics="Fast")),
-    ("engine.kvCacheDtype", "must be Auto or"): (
+    ("engine.kvCacheDtype", "must be Auto, FP8 or"): (
         _engine(dtype="BFloat16", kvCacheDtype="Float32"),
         _engine(dtype="Float32", kvCacheDtype="BFloat16"),
     ),
@@ -357,6 +357,7 @@ def _gpus(prefill, decode, *, kind="limits", **more):
         (_gpus(1, 1, **_engine(kvCacheDtype="Float32")), ["spec.engine.kvCacheDtype"]),
         (_gpus(1, 1, **_engine(dtype="Float16", kvCacheDtype="BFloat16")), ["spec.engine.kvCacheDtype"]),
         (_gpus(1, 1, **_engine(kvCacheDtype="BFloat16")), []),
+        (_gpus(1, 1, **_engine(dtype="Float16", kvCacheDtype="FP8")), []),
         *((_gpus(1, 1, **_engine(blockSize=each)), ["spec.engine.blockSize"]) for each in (8, 128)),
         (_gpus(1, 1, **_engine(blockSize=64)), []),
         (_transfer(rdma={"resource": GPU}), ["spec.transfer.rdma.resource"]),

@@ -11,6 +11,7 @@ import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import low_rank
+from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.backends.cpu.low_rank import CpuLowRank
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
@@ -172,7 +173,10 @@ class CpuHead:
 class CpuBackend:
     """Implements `Backend`."""
 
-    def __init__(self, checkpoint: Checkpoint, numerics: Numerics, max_length: int, progress: Progress) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, numerics: Numerics, max_length: int, progress: Progress,
+        kv_scales: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
         self.replayed_rows: tuple[int, ...] = ()
@@ -180,6 +184,7 @@ class CpuBackend:
         self._numerics = numerics
         self._config = config
         self._progress = progress
+        self._factors = KVFactors.of(config.layers, config.kv_heads, kv_scales)
         self._eps = np.float32(config.rms_norm_eps)
         self._added_by = np.float32(config.residual_multiplier)
         self._max_length = max_length
@@ -195,7 +200,7 @@ class CpuBackend:
         """The step for layers that compute one operator after another."""
         shared = self._config.heads // self._config.kv_heads
         numerics = self._numerics
-        return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), numerics.attend)
+        return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), self._factors, numerics.attend)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self._last = self.begin(inputs, arena)

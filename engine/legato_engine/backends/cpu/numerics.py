@@ -42,8 +42,11 @@ class Numerics(Protocol):
     def work(self, inputs: StepInputs, shared: int) -> Array:
         """The work list of a step for attention; `shared` heads use one KV head."""
 
-    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
-        """qkv float32 [tokens, heads + 2 · kv_heads, dim] → out `inputs` [tokens, heads, dim]."""
+    def attend(
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
+    ) -> None:
+        """qkv float32 [tokens, heads + 2 · kv_heads, dim] → out `inputs` [tokens, heads, dim]; `factors` are
+        `KVFactors.reading`."""
 
 
 class Float32:
@@ -64,14 +67,18 @@ class Float32:
         return linear_float32.table(checkpoint, name, self.path, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
+        if arena.dtype == torch.float8_e4m3fn:
+            return arena.view(torch.uint8).numpy()
         return _bits(arena) if arena.dtype == torch.bfloat16 else arena.numpy()
 
     def work(self, inputs: StepInputs, shared: int) -> Array:
         return attention_work.parts(inputs, shared)
 
-    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
-        kv = self.path.kv_tag(held.dtype)
-        float32_attention.attention(kv, qkv, work, tables, window, held, layer, numba.get_num_threads(), out)
+    def attend(
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
+    ) -> None:
+        kv, threads = self.path.kv_tag(held.dtype), numba.get_num_threads()
+        float32_attention.attention(kv, qkv, work, tables, window, held, layer, factors, threads, out)
 
 
 class Tiles:
@@ -94,7 +101,9 @@ class Tiles:
     def work(self, inputs: StepInputs, shared: int) -> Array:
         return attention_work.tiles(inputs, shared)
 
-    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
+    def attend(
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
+    ) -> None:
         bf16_attention.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
 
 

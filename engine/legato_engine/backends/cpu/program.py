@@ -120,4 +120,6 @@ class Program:
 def _run(path: Path, table: Array, step: CpuStep) -> None:
     inputs, arena, threads = step.inputs, step.arena, numba.get_num_threads()
     kv = path.kv_tag(arena.dtype)
-    kernels.run(path.family, kv, table, inputs.positions, inputs.slots, step.work, inputs.tables, arena, threads)
+    kernels.run(
+        path.family, kv, table, inputs.positions, inputs.slots, step.work, inputs.tables, arena, step.factors, threads
+    )

@@ -5,13 +5,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
 from legato_engine.kernels.cpu.rope import rotate_and_write
 from legato_engine.kernels.cpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 
-Attend = Callable[[Array, Array, Ints, int, Array, int, Array], None]  # `Numerics.attend`
+Attend = Callable[[Array, Array, Ints, int, Array, int, Array, Array], None]  # `Numerics.attend`
 
 
 class Projection(Protocol):
@@ -65,9 +66,9 @@ class Operators(Protocol):
 class CpuStep:
     """Implements `Operators` by computing. `arena` comes from `Numerics.held`, in KVLayout's shape."""
 
-    __slots__ = ("_attend", "adapted", "arena", "hidden", "inputs", "rows", "work")
+    __slots__ = ("_attend", "adapted", "arena", "factors", "hidden", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, work: Array, arena: Array, attend: Attend) -> None:
+    def __init__(self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors, attend: Attend) -> None:
         """`work` is the work list for `attend`."""
         self.inputs = inputs
         self.hidden: tuple[Array, Array] | None = None  # the head's inputs, valid until the next step
@@ -75,6 +76,7 @@ class CpuStep:
         self.adapted = bool(inputs.adapted)
         self.work = work
         self.arena = arena
+        self.factors = factors
         self._attend = attend
 
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
@@ -93,13 +95,15 @@ class CpuStep:
         projection(x, self.rows, out)
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
-        inputs = self.inputs
-        rotate_and_write(parts[: self.rows], heads, inputs.positions, cos, sin, self.arena, layer, inputs.slots)
+        inputs, factors = self.inputs, self.factors.writing
+        rotate_and_write(
+            parts[: self.rows], heads, inputs.positions, cos, sin, self.arena, layer, inputs.slots, factors
+        )
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
         rows, tables = self.rows, self.inputs.tables
         out_by_head = out[:rows].reshape(rows, heads, parts.shape[2])
-        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, out_by_head)
+        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, self.factors.reading, out_by_head)
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
         silu_mul(gate_up, self.rows, out)

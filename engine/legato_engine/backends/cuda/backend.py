@@ -17,12 +17,13 @@ from legato_engine.backends.cuda.layers import (
     CudaNorm,
     CudaOutputNorm,
     CudaSum,
+    LayerFactors,
 )
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.kernels.gpu.attention.attend import Work
+from legato_engine.kernels.gpu.attention.attend import Work, converts_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers import rotary
@@ -37,11 +38,12 @@ _TILE = 16  # tokens of other steps are padded to its multiples, for which kerne
 
 
 class CudaBackend:
-    """Implements `Backend`: weights, activations and KV in `dtype`."""
+    """Implements `Backend`: weights, activations and KV in `dtype`, or KV in e4m3 with `kv_scales` [layers, 2,
+    kv_heads]."""
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: torch.dtype, device: Device, block_size: int, room: Room,
-        progress: Progress,
+        progress: Progress, kv_scales: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
@@ -51,6 +53,7 @@ class CudaBackend:
         self._device = device
         self._block_size = block_size
         self._progress = progress
+        self._kv_scales = None if kv_scales is None else kv_scales.to(device.place)
         self._tables: dict[str, torch.Tensor] = {}
         self._linears: list[LinearShape] = []
         self._head: CudaHead | None = None
@@ -78,6 +81,8 @@ class CudaBackend:
         memory, work = self._made(size)
         memory.fill(inputs, size)
         adapted = tuple((each.adapter, torch.from_numpy(each.tokens).to(self._device.place)) for each in inputs.adapted)
+        if self._kv_scales is not None and not converts_float8(self._device.chip):
+            arena = arena.view(torch.uint8)
         return memory.step(size, len(inputs.sampled), arena, work, not _short(inputs), adapted)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
@@ -167,9 +172,13 @@ class CudaBackend:
             whole_norms = self.output_norm(shape.query_norm, widths[0]), self.output_norm(shape.key_norm, widths[1])
         elif shape.query_norm and shape.key_norm:
             norms = self._norm_weight(shape.query_norm), self._norm_weight(shape.key_norm)
+        kv = None
+        if self._kv_scales is not None:
+            kv = LayerFactors(self._kv_scales[layer], 1 / self._kv_scales[layer])
         sizes = {"head_dim": shape.head_dim, "block_size": self._block_size, "group": shape.heads // shape.kv_heads}
+        sizes["kv_bits"] = 8 * (1 if kv else self._dtype.itemsize)
         return CudaAttention(
-            layer, shape, *self._angles(shape.rotation), norms, whole_norms, self._config.rms_norm_eps,
+            layer, shape, *self._angles(shape.rotation), kv, norms, whole_norms, self._config.rms_norm_eps,
             self._choose("norm_rotate_write", **sizes),
             self._choose("decode_attention", **sizes),
             self._choose("prefill_attention", **sizes),

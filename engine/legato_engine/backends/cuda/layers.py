@@ -4,6 +4,7 @@ residual stream are of one dtype; nothing is allocated in a step without adapter
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -78,12 +79,21 @@ class CudaLinear:
         return out
 
 
+class LayerFactors(NamedTuple):
+    """What keys and values of a layer are multiplied by when they are read and when they are written: float32 [2,
+    kv_heads]."""
+
+    reading: torch.Tensor
+    writing: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class CudaAttention:
     layer: int
     shape: AttentionShape
     cos: torch.Tensor  # float32 [positions, pairs]
     sin: torch.Tensor
+    kv: LayerFactors | None  # of an arena of e4m3
     norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
     whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
     eps: float
@@ -95,13 +105,14 @@ class CudaAttention:
     def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, layer = self.shape, step.arena[:, self.layer]
         query_norm, key_norm = self.norms or (None, None)
+        reading, writing = self.kv or (None, None)
         if self.whole_norms is not None:
             wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
             for norm, part in zip(self.whole_norms, (qkv[:, :wide], qkv[:, wide : wide + narrow]), strict=True):
                 norm(step, part)
         norm_rotate_write(
             qkv, step.positions, step.slots, self.cos, self.sin, query_norm, key_norm, self.eps, shape.heads, layer,
-            self.rotation,
+            writing, self.rotation,
         )  # fmt: skip
         if step.planned != (shape.window,):
             attention.plan(step.starts, step.lengths, step.work, shape.window, self.decoding, self.prompts)
@@ -109,7 +120,7 @@ class CudaAttention:
         out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
             qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
-            out.view(split), self.decoding, self.prompts, step.prompts,
+            out.view(split), self.decoding, self.prompts, step.prompts, reading,
         )  # fmt: skip
         return out
 

@@ -11,6 +11,7 @@ from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.backends.torch.step import TorchStep
 from legato_engine.kernels.torch import low_rank
 from legato_engine.kernels.torch.attention import attention
+from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from legato_engine.kernels.torch.rope import rotate, write_kv
 from legato_engine.kernels.torch.silu_mul import gelu_mul, silu_mul
@@ -80,6 +81,7 @@ class TorchAttention:
     query_norm: TorchNorm | None
     key_norm: TorchNorm | None
     angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, [positions, 1, pairs]
+    scales: KVScales | None  # of an arena of e4m3
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
@@ -92,8 +94,8 @@ class TorchAttention:
             normed = torch.cat((self.query_norm(step, None, queries), self.key_norm(step, None, keys)), 1)
             plain = normed.view(plain.shape)
         rotated = rotate(plain, *step.angles(shape.rotation, self.angles))
-        write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places)
-        out = attention(rotated[:, : shape.heads], layer, step.groups(shape))
+        write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places, self.scales)
+        out = attention(rotated[:, : shape.heads], layer, step.groups(shape, qkv.dtype), self.scales)
         return out.reshape(tokens, -1)
 
 
@@ -126,8 +128,9 @@ class TorchBackend:
     """Implements `Backend`: weights and activations in `dtype` on `device`."""
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, max_length: int, progress: Progress
-    ) -> None:
+        self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, max_length: int, progress: Progress,
+        kv_scales: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
         self.replayed_rows: tuple[int, ...] = ()
@@ -136,6 +139,7 @@ class TorchBackend:
         self._dtype = dtype
         self._device = device
         self._progress = progress
+        self._kv_scales = None if kv_scales is None else kv_scales.to(device)
         self._tables: dict[str, torch.Tensor] = {}
         self._head: TorchHead | None = None
         self._last: TorchStep | None = None
@@ -183,7 +187,8 @@ class TorchBackend:
         query_norm, key_norm = (
             self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)
         )
-        return TorchAttention(layer, shape, query_norm, key_norm, self._angles(shape.rotation))
+        scales = None if self._kv_scales is None else KVScales(*self._kv_scales[layer])
+        return TorchAttention(layer, shape, query_norm, key_norm, self._angles(shape.rotation), scales)
 
     def silu_mul(self, width: int) -> TorchActivation:
         return TorchActivation(silu_mul)

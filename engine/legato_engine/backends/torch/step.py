@@ -38,12 +38,12 @@ class TorchStep:
             self._angles[rotation] = cos[self._positions], sin[self._positions]
         return self._angles[rotation]
 
-    def groups(self, shape: AttentionShape) -> tuple[Group, ...]:
-        """The rows, for attention of that shape."""
+    def groups(self, shape: AttentionShape, dtype: torch.dtype) -> tuple[Group, ...]:
+        """The rows, for attention of that shape with queries of `dtype`."""
         shared = shape.heads // shape.kv_heads
         key = shared, shape.window
         if key not in self._groups:
-            size, dtype, device = self.arena.shape[4], self.arena.dtype, self.arena.device
+            size, device = self.arena.shape[4], self.arena.device
             self._groups[key] = group_rows(self._inputs, size, shared, shape.window, dtype, device)
         return self._groups[key]
 

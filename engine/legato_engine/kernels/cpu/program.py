@@ -148,21 +148,22 @@ def _norm_heads(operator, row):
 
 
 @njit(cache=True)
-def _rotate(operator, row, positions, slots, arena):
+def _rotate(operator, row, positions, slots, arena, factors):
     """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, pairs]; layer."""
     heads, dim, pairs = operator.heads, operator.dim, operator.pairs
     at, slot, size = positions[row], slots[row], arena.shape[4]
     own = carray(pointer(operator.x + row * heads * dim * 4), (heads, dim), np.float32)
     cos, sin = _row(operator.cos, at, pairs), _row(operator.sin, at, pairs)
-    rotate_row(own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size)
+    rotate_row(own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size, factors)
 
 
 @njit(cache=True)
-def _attend(kv, operator, counter, rows, work, tables, arena, kept, done):
+def _attend(kv, operator, counter, rows, work, tables, arena, factors, kept, done):
     """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer."""
     x = carray(pointer(operator.x), (rows, operator.heads, operator.dim), np.float32)
     out = carray(pointer(operator.out), (rows, operator.queries, operator.dim), np.float32)
-    attention.work_off(kv, counter, x, work, tables, operator.window, arena, operator.layer, kept, done, out)
+    window, layer = operator.window, operator.layer
+    attention.work_off(kv, counter, x, work, tables, window, arena, layer, factors, kept, done, out)
 
 
 @njit(cache=True)
@@ -187,7 +188,7 @@ def _tasks(operator, rows, attention_tasks):
 
 
 @njit(cache=True)
-def _compute(family, operator, task, rows, positions, slots, arena):
+def _compute(family, operator, task, rows, positions, slots, arena, factors):
     kind = operator.kind
     if kind == MULTIPLY:
         _multiply(family, operator, rows, task)
@@ -200,7 +201,7 @@ def _compute(family, operator, task, rows, positions, slots, arena):
     elif kind == GELU_MUL:
         _gelu_mul(operator, task)
     elif kind == ROTATE:
-        _rotate(operator, task, positions, slots, arena)
+        _rotate(operator, task, positions, slots, arena, factors)
     elif kind == ADD:
         _add(operator, task)
     elif kind == NORM_HEADS:
@@ -208,33 +209,36 @@ def _compute(family, operator, task, rows, positions, slots, arena):
 
 
 @njit(cache=True)
-def _run_thread(family, kv, table, counters, rows, positions, slots, work, tables, arena, kept, done):
+def _run_thread(family, kv, table, counters, rows, positions, slots, work, tables, arena, factors, kept, done):
     """The whole table as one thread goes through it."""
+    reading, writing = factors
     for index in range(len(table)):
         operator, counter = table[index], address(counters[index])
         tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3]), counter + 8
         if read(counter) < tasks:
             fetch_add(busy, 1)  # before a task is taken: with no task left and nobody busy, all tasks are done
             if operator.kind == ATTEND:
-                _attend(kv, operator, counters[index], rows, work, tables, arena, kept, done[operator.layer])
+                _attend(kv, operator, counters[index], rows, work, tables, arena, reading, kept, done[operator.layer])
             else:
                 task = fetch_add(counter, 1)
                 while task < tasks:
-                    _compute(family, operator, task, rows, positions, slots, arena)
+                    _compute(family, operator, task, rows, positions, slots, arena, writing)
                     task = fetch_add(counter, 1) if task + 1 < tasks else tasks
             fetch_add(busy, -1)
         wait_until_zero(busy)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def run(family, kv, table, positions, slots, work, tables, arena, threads):
+def run(family, kv, table, positions, slots, work, tables, arena, factors, threads):
     """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` and `slots`
     int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are arguments of
-    `attention.float32.attention`; `family` is VNNI or AVX2 of `tags`.
+    `attention.float32.attention`; `factors` are `KVFactors`; `family` is VNNI or AVX2 of `tags`.
     """
     kv_heads, parts = arena.shape[3], attention.slots_of(work)
     kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)
     done = np.zeros((arena.shape[1], kv_heads, parts), np.int64)
     counters = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
-        _run_thread(family, kv, table, counters, len(positions), positions, slots, work, tables, arena, kept, done)
+        _run_thread(
+            family, kv, table, counters, len(positions), positions, slots, work, tables, arena, factors, kept, done
+        )

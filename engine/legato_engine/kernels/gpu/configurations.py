@@ -126,7 +126,7 @@ def choose(kernel: str, shape: Mapping[str, int], chip: str) -> Configuration:
     """The table's configuration for this kernel, shape and chip (`sm_90`), and the installed Triton.
 
     A shape has the names of the table: `head_dim` (the model's), `block_size` (tokens), `group` (query heads that share
-    a KV head). Unknown names do not matter, and a chip without rows gets the rows for any chip.
+    a KV head), `kv_bits`. Unknown names do not matter, and a chip without rows gets the rows for any chip.
     """
     return shipped().choose(kernel, shape, chip, triton_minor())
 

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.float8 import encoded
 
 
 @triton.jit
@@ -33,6 +34,15 @@ def _rotated(at, inside, weight, cosines, sines, near, far, pair, eps, HALF: tl.
     return first * cosines - second * sines, second * cosines + first * sines
 
 
+@triton.jit
+def _write(to, near, far, first, second, by, inside):
+    """Writes the pairs of keys or values: e4m3 times `by` as uint8, or floats."""
+    if by is not None:
+        first, second = encoded(first.to(tl.float32) * by), encoded(second.to(tl.float32) * by)
+    tl.store(to + near, first.to(to.dtype.element_ty), mask=inside)
+    tl.store(to + far, second.to(to.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=["tokens"])  # compiled once for all sizes of a step
 def _norm_rotate_write(
     qkv,  # [tokens, (heads + 2 · kv_heads) · 2 · HALF]
@@ -43,6 +53,7 @@ def _norm_rotate_write(
     query_norm,  # [2 · HALF], or None
     key_norm,
     layer,  # [blocks, 2, kv_heads, BLOCK, 2 · HALF]
+    factors,  # [2, kv_heads] for e4m3, or None
     tokens,
     qkv_stride,
     block_stride,
@@ -88,12 +99,14 @@ def _norm_rotate_write(
         place = (slot // BLOCK).to(tl.int64) * block_stride + (slot % BLOCK) * place_stride
         to = layer + place + head.to(tl.int64) * head_stride
         first, second = _rotated(at, inside, key_norm, cosines, sines, near, far, pair, eps, HALF)
-        tl.store(to + near, first.to(layer.dtype.element_ty), mask=inside)
-        tl.store(to + far, second.to(layer.dtype.element_ty), mask=inside)
+        of_keys, of_values = None, None
+        if factors is not None:
+            of_keys = tl.load(factors + head, mask=head < KV_HEADS, other=0.0)
+            of_values = tl.load(factors + KV_HEADS + head, mask=head < KV_HEADS, other=0.0)
+        _write(to, near, far, first, second, of_keys, inside)
         at += KV_HEADS * 2 * HALF
-        to += values_stride
-        tl.store(to + near, tl.load(at + near, mask=inside).to(layer.dtype.element_ty), mask=inside)
-        tl.store(to + far, tl.load(at + far, mask=inside).to(layer.dtype.element_ty), mask=inside)
+        values = tl.load(at + near, mask=inside), tl.load(at + far, mask=inside)
+        _write(to + values_stride, near, far, values[0], values[1], of_values, inside)
 
 
 def norm_rotate_write(
@@ -107,6 +120,7 @@ def norm_rotate_write(
     eps: float,
     heads: int,
     layer: torch.Tensor,
+    factors: torch.Tensor | None,
     config: Configuration,
 ) -> None:
     """Norms queries and keys by head if they have weights, and rotates both: queries in place, keys while they are
@@ -114,10 +128,12 @@ def norm_rotate_write(
 
     qkv [tokens, (heads + 2 · kv_heads) · dim]; positions, slots int32 [tokens]; cos, sin float32 [max_length, pairs]:
     of a head, the first 2 · pairs numbers are rotated; norms [dim]; layer [blocks, 2, kv_heads, block_size, dim],
-    strided. Tokens with a negative slot are padding, neither read nor written. Tiles: TOKENS and HEADS that a program
-    takes.
+    strided, in floats or e4m3; for e4m3, factors float32 [2, kv_heads] multiply keys and values. Tokens with a negative
+    slot are padding, neither read nor written. Tiles: TOKENS and HEADS that a program takes.
     """
     _, _, kv_heads, block_size, dim = layer.shape
+    if factors is not None:
+        layer = layer.view(torch.uint8)
     tile = config.tiles["HEADS"]
     grid = (triton.cdiv(qkv.shape[0], config.tiles["TOKENS"]), triton.cdiv(heads, tile) + triton.cdiv(kv_heads, tile))
     _norm_rotate_write[grid](
@@ -129,6 +145,7 @@ def norm_rotate_write(
         query_norm,
         key_norm,
         layer,
+        factors,
         qkv.shape[0],
         qkv.stride(0),
         *layer.stride()[:4],

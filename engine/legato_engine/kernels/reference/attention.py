@@ -5,17 +5,22 @@ See `reference/attention.md`.
 
 import torch
 
+from legato_engine.kernels.reference.float8 import decode
+
 
 def attention(
-    queries: torch.Tensor, layer: torch.Tensor, table: list[int], start: int, window: int | None
-) -> torch.Tensor:
+    queries: torch.Tensor, layer: torch.Tensor, table: list[int], start: int, window: int | None,
+    scales: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Queries [tokens, heads, dim] of one sequence at positions `start …`; their own KV is in the blocks already.
 
-    layer [blocks, 2, kv_heads, block_size, dim]; `table` lists the sequence's blocks. Result as queries.
+    layer [blocks, 2, kv_heads, block_size, dim]; `table` lists the sequence's blocks. With `scales` [2,
+    kv_heads], the layer holds codes of e4m3, uint8. Result as queries.
     """
     kv_heads, size = layer.shape[2], layer.shape[3]
     shared = queries.shape[1] // kv_heads
-    blocks = layer[table[: -(-(start + len(queries)) // size)]].float()
+    blocks = layer[table[: -(-(start + len(queries)) // size)]]
+    blocks = blocks.float() if scales is None else decode(blocks, scales[:, :, None, None])
     by_position = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [2, kv_heads, positions, dim]
     out = torch.empty_like(queries)
     for token in range(queries.shape[0]):

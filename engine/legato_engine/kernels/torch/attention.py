@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from legato_engine.kernels.torch.float8 import KVScales
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -28,11 +30,14 @@ class Group:
     put: torch.Tensor
 
 
-def attention(queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group]) -> torch.Tensor:
-    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim]. Result as queries."""
+def attention(
+    queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group], scales: KVScales | None = None
+) -> torch.Tensor:
+    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim], with `scales` if it holds e4m3.
+    Result as queries."""
     out = torch.empty_like(queries)
     for group in groups:
-        out[group.put] = _attend(queries, layer, group)[group.given]
+        out[group.put] = _attend(queries, layer, group, scales)[group.given]
     return out
 
 
@@ -46,7 +51,7 @@ def causal_mask(at: torch.Tensor, positions: int, window: int | None, shared: in
     return mask.repeat(1, shared, 1)[:, None]
 
 
-def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.Tensor:
+def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group, scales: KVScales | None) -> torch.Tensor:
     _, heads, dim = queries.shape
     kv_heads = layer.shape[2]
     shared = heads // kv_heads
@@ -58,6 +63,8 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
         .permute(2, 0, 3, 1, 4, 5)
         .reshape(2, rows, kv_heads, -1, dim)
     )
+    if scales is not None:
+        held = held.to(queries.dtype) * torch.stack(scales).to(queries.dtype)[:, None, :, None, None]
     row, place = group.beyond
     held[:, row, :, place] = 0
     results = torch.empty_like(asked)

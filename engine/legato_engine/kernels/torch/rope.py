@@ -2,6 +2,8 @@
 
 import torch
 
+from legato_engine.kernels.torch.float8 import KVScales, encode
+
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """As `reference.rotate`, with cos and sin [tokens, 1, pairs] in x's dtype already."""
@@ -15,8 +17,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def write_kv(
-    keys: torch.Tensor, values: torch.Tensor, layer: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor
-) -> None:
+    keys: torch.Tensor, values: torch.Tensor, layer: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor,
+    scales: KVScales | None = None,
+) -> None:  # fmt: skip
     """As `reference.write_kv`, with each token's block and place in it [tokens] worked out before."""
+    if scales is not None:
+        layer, keys, values = layer.view(torch.uint8), encode(keys, scales.keys), encode(values, scales.values)
     layer[blocks, 0, :, places] = keys
     layer[blocks, 1, :, places] = values

@@ -28,7 +28,7 @@ _BLOCK = 128
 def read(fields: Fields) -> Quantization:
     """Layers of `ignore` are not quantized. Otherwise a name comes before a pattern, and a pattern before a class.
 
-    `kv_cache_scheme` is not read: KV is kept in the worker's own format."""
+    Of `kv_cache_scheme` only the presence is read: workers choose the format of KV, and `kv_scales` has the scales."""
     fields.without("transform_config")
     if (sparsity := fields.part("sparsity_config")) is not None:
         sparsity.choice("format", ("dense",), "dense")

@@ -12,8 +12,8 @@ from legato_engine.weights.quantization.layouts import CLASSES
 from legato_engine.weights.quantization.weight import StoredWeight
 
 _CODES = ("qweight", "weight_packed")  # a tensor of these names holds codes in any case
-# Scales of activations and of KV, which are not quantized.
-_UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale", "k_scale", "v_scale", "kv_scale"}
+# Scales of activations, which are not quantized.
+_UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale"}
 
 
 def read(folder: HuggingFaceFolder, quantization: Quantization) -> QuantizedCheckpoint:

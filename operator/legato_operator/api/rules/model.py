@@ -33,7 +33,7 @@ def _hang_is_detectable(engine: Engine) -> bool:
 def _has_format_of_kv(engine: Engine) -> bool:
     """True if the kernels can read this KV format: kernels of another dtype than the KV's compute in float32."""
     asked = engine.kv_cache_dtype
-    return engine.runner != "Model" or asked in ("Auto", engine.dtype) or engine.dtype in ("Auto", "Float32")
+    return engine.runner != "Model" or asked in ("Auto", "FP8", engine.dtype) or engine.dtype in ("Auto", "Float32")
 
 
 RULES = (
@@ -79,9 +79,10 @@ RULES = (
     Rule(
         at="spec.engine",
         field="kvCacheDtype",
-        message="must be Auto or the same as dtype, unless that is Auto or Float32",
+        message="must be Auto, FP8 or the same as dtype, unless that is Auto or Float32",
         holds=_has_format_of_kv,
-        cel="self.runner != 'Model' || self.kvCacheDtype in ['Auto', self.dtype] || self.dtype in ['Auto', 'Float32']",
+        cel="self.runner != 'Model' || self.kvCacheDtype in ['Auto', 'FP8', self.dtype] || "
+        "self.dtype in ['Auto', 'Float32']",
     ),
     Rule(
         at="spec.engine",

@@ -1,8 +1,8 @@
 """Attention straight from an arena, computed in float32, for prompts and decoding rows alike: no gather.
 
 `reference/attention.md` explains it. `tile` and `row` have the computations. Here threads share the work, and parts of
-a sequence are joined. Runs on any processor, except for products in pairs (`pairs_tile`). The arena holds float32 or
-bfloat16; head_dim is a multiple of 32, block_size of 4.
+a sequence are joined. Runs on any processor, except for products in pairs (`pairs_tile`). The arena holds float32,
+bfloat16 or e4m3; head_dim is a multiple of 32, block_size of 4.
 """
 
 import numpy as np
@@ -66,10 +66,12 @@ def _take(counter, work, tables, window, arena, layer, keys):
 
 
 @njit(cache=True)
-def _scaled_queries(kv, qkv, token, lane, lanes, shared, first_head, asked):
-    """Writes the scaled queries of lanes `lane … lane + lanes - 1`, [lanes, dim], to the address `asked`."""
+def _scaled_queries(kv, qkv, by, token, lane, lanes, shared, first_head, asked):
+    """Writes the scaled queries of lanes `lane … lane + lanes - 1`, [lanes, dim], to the address `asked`; `by` is the
+    factor of keys.
+    """
     dim = qkv.shape[2]
-    scale = LOG2_E / np.sqrt(np.float32(dim))
+    scale = LOG2_E / np.sqrt(np.float32(dim)) * by
     for i in range(lane, lane + lanes):
         head = (token + i // shared) * qkv.shape[1] + first_head + i % shared
         arrange(kv, address(qkv) + head * dim * 4, dim, scale, asked)
@@ -77,7 +79,7 @@ def _scaled_queries(kv, qkv, token, lane, lanes, shared, first_head, asked):
 
 
 @njit(cache=True)
-def _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, memory):
+def _tile(kv, qkv, by, task, shared, kv_head, tables, window, arena, layer, memory):
     """Computes some lanes of one row and KV head; the results are in the room of `memory`, [lanes, dim]."""
     dim, to_values, start, lane, lanes, end = (
         qkv.shape[2],
@@ -93,7 +95,7 @@ def _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, memory):
         ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
     room[lanes * dim : LANES * dim] = np.float32(0)
-    _scaled_queries(kv, qkv, task.token, lane, lanes, shared, kv_head * shared, address(room))
+    _scaled_queries(kv, qkv, by, task.token, lane, lanes, shared, kv_head * shared, address(room))
     transpose(address(room), LANES, dim, address(asked))
     tile_kernels.pack_queries(kv, address(asked), dim)
     addresses = numbers, following, to_values
@@ -114,13 +116,13 @@ def _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, memory):
 
 
 @njit(cache=True)
-def _row(kv, qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, memory):
+def _row(kv, qkv, by, task, shared, kv_head, counter, work, tables, window, arena, layer, memory):
     """Computes all heads of one token on a KV head; the results are in `memory`, [lanes, dim]. Returns the number of
     the next task, which is taken here so that its first keys are prefetched during the end of this task.
     """
     dim, to_values, begin, end = qkv.shape[2], arena.strides[2], task.begin, task.end
     asked, weighted, _, scores, (best, total, scale), (keys, following, _) = memory
-    _scaled_queries(kv, qkv, task.token, 0, shared, shared, kv_head * shared, address(asked))
+    _scaled_queries(kv, qkv, by, task.token, 0, shared, shared, kv_head * shared, address(asked))
     row_kernels.pack_queries(kv, address(asked), dim, shared)
     best[:], total[:], weighted[: (shared + 3) // 4 * 4 * dim] = LEAST, np.float32(0), np.float32(0)
     oldest = max(begin, task.start + 1 - window) if window else begin
@@ -170,8 +172,8 @@ def _join(kept, total, weighted):
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or NaN
-def _finish(kv, task, shared, kv_head, best, total, weighted, kept, done, out):
-    """Writes weighted [lanes, dim], once the last of its parts is done."""
+def _finish(kv, task, shared, kv_head, factor, best, total, weighted, kept, done, out):
+    """Writes weighted [lanes, dim], once the last of its parts is done; `factor` is the factor of values."""
     dim = weighted.shape[1]
     token, lane, lanes, parts = task.token, task.lane, task.lanes, task.parts
     if parts:
@@ -182,12 +184,12 @@ def _finish(kv, task, shared, kv_head, best, total, weighted, kept, done, out):
         _join(own, total, weighted)
     for i in range(lanes):
         head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
-        by = np.float32(1) / total[i]
+        by = factor / total[i]
         put_back(kv, address(weighted) + i * dim * 4, dim, by, address(out) + head * dim * 4)
 
 
 @njit(cache=True)
-def work_off(kv, counter, qkv, work, tables, window, arena, layer, kept, done, out):
+def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept, done, out):
     """The loop of one thread: takes tasks until none is left."""
     dim, kv_heads = qkv.shape[2], arena.shape[3]
     shared = out.shape[1] // kv_heads
@@ -204,12 +206,13 @@ def work_off(kv, counter, qkv, work, tables, window, arena, layer, kept, done, o
     while taken < len(work) * kv_heads:
         kv_head = taken // len(work)  # tiles of one head after another, while its keys are in the second cache
         task = work[taken % len(work)]
+        of_keys, of_values = factors[layer, 0, kv_head], factors[layer, 1, kv_head]
         if task.lanes == shared and task.lane == 0:
-            taken = _row(kv, qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, for_rows)
-            _finish(kv, task, shared, kv_head, row_best, row_total, of_row, kept, done, out)
+            taken = _row(kv, qkv, of_keys, task, shared, kv_head, counter, work, tables, window, arena, layer, for_rows)
+            _finish(kv, task, shared, kv_head, of_values, row_best, row_total, of_row, kept, done, out)
         else:
-            _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, for_tiles)
-            _finish(kv, task, shared, kv_head, tile_best, tile_total, of_tile, kept, done, out)
+            _tile(kv, qkv, of_keys, task, shared, kv_head, tables, window, arena, layer, for_tiles)
+            _finish(kv, task, shared, kv_head, of_values, tile_best, tile_total, of_tile, kept, done, out)
             taken = fetch_add(address(counter), 1)
 
 
@@ -224,16 +227,17 @@ def slots_of(work):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def attention(kv, qkv, work, tables, window, arena, layer, threads, out):
+def attention(kv, qkv, work, tables, window, arena, layer, factors, threads, out):
     """All rows of a step, by `threads` threads.
 
     `kv` is the arena's tag; qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` PART [tasks], longest first; tables
-    int64 [rows, blocks]; window 0 is none; arena float32, or bfloat16 as uint16, in KVLayout's shape; out float32
-    [tokens, heads, dim]. qkv and out are contiguous.
+    int64 [rows, blocks]; window 0 is none; arena float32, bfloat16 as uint16, or e4m3 as uint8, in KVLayout's shape;
+    factors float32 [layers, 2, kv_heads], which keys and values are multiplied by; out float32 [tokens, heads, dim].
+    qkv and out are contiguous.
     """
     kv_heads = arena.shape[3]
     slots = slots_of(work)
     kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
     counter = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * kv_heads)):
-        work_off(kv, counter, qkv, work, tables, window, arena, layer, kept, done, out)
+        work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept, done, out)

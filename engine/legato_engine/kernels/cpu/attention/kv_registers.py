@@ -1,8 +1,9 @@
-"""Keys and values of an arena as float32 registers, from float32 or bfloat16.
+"""Keys and values of an arena as float32 registers, from float32, bfloat16 or e4m3.
 
 32 neighbouring numbers are two registers. Registers of bfloat16 are the even numbers and the odd ones, which takes one
 instruction each. Queries have the same order, and so have weighted values until `put_back`. `_kv` is the arena's tag:
-KV_FLOAT32, KV_BFLOAT16 or KV_BFLOAT16_PAIRS; memory is given by address.
+KV_FLOAT32, KV_BFLOAT16, KV_BFLOAT16_PAIRS or KV_FLOAT8; memory is given by address. Registers of e4m3 hold the numbers
+divided by `float8.READ_SCALE`.
 """
 
 from typing import Any
@@ -11,9 +12,10 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
+from legato_engine.kernels.cpu.simd.float8 import load_codes
 from legato_engine.kernels.cpu.simd.lanes import times
 from legato_engine.kernels.cpu.simd.vector import REGISTER, load, store
-from legato_engine.kernels.tags import KV_FLOAT32
+from legato_engine.kernels.tags import KV_FLOAT8, KV_FLOAT32
 
 _LANES = ir.VectorType(ir.IntType(32), 16)
 
@@ -83,40 +85,49 @@ def put_back(_kv: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
     """Writes _source float32 [dim], in the order of registers, times `_by` in the original order."""
 
 
+def _in_order(kv: Any) -> bool:
+    """True if registers have the order of memory."""
+    return kv in (KV_FLOAT32.type, KV_FLOAT8.type)
+
+
 @overload(bytes_of)
 def _bytes_of(_kv):
-    return (lambda _kv: 2) if _kv != KV_FLOAT32.type else lambda _kv: 4
+    if _kv == KV_FLOAT8.type:
+        return lambda _kv: 1
+    return (lambda _kv: 4) if _in_order(_kv) else lambda _kv: 2
 
 
 @overload(first)
 def _first(_kv, _at):
-    return (lambda _kv, _at: _lower(load(_at))) if _kv != KV_FLOAT32.type else lambda _kv, _at: load(_at)
+    if _kv == KV_FLOAT8.type:
+        return lambda _kv, _at: load_codes(_at)
+    return (lambda _kv, _at: load(_at)) if _in_order(_kv) else lambda _kv, _at: _lower(load(_at))
 
 
 @overload(second)
 def _second(_kv, _at):
-    return (lambda _kv, _at: _upper(load(_at))) if _kv != KV_FLOAT32.type else lambda _kv, _at: load(_at + 64)
+    if _kv == KV_FLOAT8.type:
+        return lambda _kv, _at: load_codes(_at + 16)
+    return (lambda _kv, _at: load(_at + 64)) if _in_order(_kv) else lambda _kv, _at: _upper(load(_at))
 
 
 @overload(widen)
 def _widen(_kv, _held, _distance, _count, _dim, _room, _numbers):
-    if _kv != KV_FLOAT32.type:
-        return _widen_all
-    return _offset
+    return _offset if _kv == KV_FLOAT32.type else _widen_all
 
 
 @overload(arrange)
 def _arrange(_kv, _source, _dim, _by, _target):
-    if _kv != KV_FLOAT32.type:
-        return lambda _kv, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
-    return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+    if _in_order(_kv):
+        return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+    return lambda _kv, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
 
 
 @overload(put_back)
 def _put_back(_kv, _source, _dim, _by, _target):
-    if _kv != KV_FLOAT32.type:
-        return lambda _kv, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
-    return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+    if _in_order(_kv):
+        return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+    return lambda _kv, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
 
 
 def _offset(_kv, _held, _distance, _count, _dim, _room, _numbers):
@@ -129,9 +140,9 @@ def _widen_all(_kv, _held, _distance, _count, _dim, _room, _numbers):
     for four in range((_count + 3) // 4):
         at, _numbers[four] = _held[four] + _distance, to
         for _ in range(0, 4 * _dim, 32):
-            store(to, _lower(load(at)))
-            store(to + 64, _upper(load(at)))
-            at += 64
+            store(to, first(_kv, at))
+            store(to + 64, second(_kv, at))
+            at += 32 * bytes_of(_kv)
             to += 128
 
 

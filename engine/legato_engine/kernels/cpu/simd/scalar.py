@@ -1,7 +1,7 @@
-"""Small functions for numba kernels that LLVM vectorizes: bfloat16 and exponentials.
+"""Small functions for numba kernels that LLVM vectorizes: bfloat16, e4m3 and exponentials.
 
-Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is compiled for
-either from the same source.
+Arrays hold float32, bfloat16 as uint16, or e4m3 (float8_e4m3fn) as uint8. A kernel that reads with `read` and writes
+with `stored` is compiled for each from the same source; e4m3 is only written.
 """
 
 from typing import Any
@@ -15,7 +15,11 @@ from numba.extending import intrinsic, overload
 # Optimizations of sums and quotients that kernels allow. Not fastmath=True: it assumes that there are no NaN and no
 # infinities, and may make finite numbers of them, which the sampler cannot distinguish from a model's.
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
-_BFLOAT16 = types.uint16  # the elements of arrays of bfloat16
+_BFLOAT16, _FLOAT8 = types.uint16, types.uint8  # the elements of arrays of bfloat16 and of e4m3
+
+# Bits of floats: the largest e4m3, its least normal number 2^-6, and infinity.
+_LARGEST, _LEAST_NORMAL, _INFINITE = np.uint32(0x43E00000), np.uint32(0x3C800000), np.uint32(0x7F800000)
+_STEPS = np.float32(24576.0)  # floats near it are multiples of 2^-9, as e4m3 numbers below the least normal one
 
 
 @intrinsic
@@ -64,6 +68,22 @@ def narrowed(value):
     return np.uint16(0x7FC0) if np.isnan(value) else near  # rounding carries some NaN into the sign: they would be 0
 
 
+@njit(cache=True, inline="always")
+def code_of(value):
+    """The nearest e4m3 of a float32, ties to even, as uint8. Finite numbers beyond 448 become 448, and
+    infinity becomes NaN. Without branches, so that loops are vectorized.
+    """
+    bits = bits_of_float(value)
+    sign, size = np.uint32(bits >> np.uint32(24)) & np.uint32(0x80), np.uint32(bits & np.uint32(0x7FFFFFFF))
+    clamped = size if size < _LARGEST else _LARGEST
+    odd = np.uint32(clamped >> np.uint32(20)) & np.uint32(1)
+    normal = np.uint32(np.uint32(clamped + np.uint32(0x7FFFF) + odd) >> np.uint32(20)) - np.uint32(120 << 3)
+    small = bits_of_float(float_of_bits(clamped) + _STEPS) - bits_of_float(_STEPS)
+    code = np.uint32(small if size < _LEAST_NORMAL else normal)
+    code = code if size < _INFINITE else np.uint32(0x7F)
+    return np.uint8(code | sign)
+
+
 def read(_number: Any) -> Any:
     """Returns a number of an array as float32."""
 
@@ -83,6 +103,8 @@ def _read(_number):
 def _stored(_value, _array):
     if _array.dtype == _BFLOAT16:
         return lambda _value, _array: narrowed(_value)
+    if _array.dtype == _FLOAT8:
+        return lambda _value, _array: code_of(_value)
     return lambda _value, _array: _value
 
 

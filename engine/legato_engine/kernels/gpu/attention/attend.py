@@ -15,6 +15,7 @@ BLOCK_SIZES = (16, 32, 64)
 MOST_HEAD_DIM = 256
 MOST_GROUP = 16  # query heads that share a KV head
 _LEAST_TILE_M, _MOST_TILE_M = 16, 128
+_CONVERTS_FLOAT8 = 89  # compute capability 8.9
 _MOST_SPLITS = 8  # parts of decoding rows, over all KV heads, for each processor of the chip
 
 
@@ -113,11 +114,14 @@ def attend(
     decode_config: Configuration,
     prefill_config: Configuration,
     prompts: bool,
+    kv_scales: torch.Tensor | None = None,
 ) -> None:
     """Attention of queries [tokens, heads, dim] to KV in layer [blocks, 2, kv_heads, block_size, dim], into `out`.
 
     tables [rows, ..] list the rows' blocks. `work` holds the lists that `plan` made of `starts` and `lengths`, with the
     same window and configurations. Without `prompts` no row may have more than DECODE_QUERIES tokens.
+    With `kv_scales` float32 [2, kv_heads], the layer holds e4m3: as float8_e4m3fn on chips that convert it
+    (`converts_float8`), otherwise as uint8.
     """
     rows, tokens = lengths.shape[0], queries.shape[0]
     if tokens > work.max_tokens:
@@ -125,8 +129,9 @@ def attend(
     tile, parts = decode_config.tiles["TILE_M"], work.parts(decode_config)
     lane_tiles = work.lane_tiles(rows, tokens, tile)
     _attend(
-        queries, layer, tables, work, window, out, decode_config, work.counts, work.items, lane_tiles + parts, False
-    )
+        queries, layer, kv_scales, tables, work, window, out, decode_config, work.counts, work.items,
+        lane_tiles + parts, False,
+    )  # fmt: skip
     combine_parts[(work.kv_heads, tile // LANES.value, min(parts, lane_tiles))](
         out, work.partials, work.stats, work.counts[1:], work.joins, out.stride(0), out.stride(1),
         GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, TILE_M=tile, PARTS=_parts_per_load(work.padded),
@@ -134,22 +139,32 @@ def attend(
     )  # fmt: skip
     if prompts:
         items = work.prompt_tiles(rows, tokens, prefill_config.tiles["TILE_M"])
-        _attend(queries, layer, tables, work, window, out, prefill_config, work.counts[2:], work.prompts, items, True)
+        _attend(
+            queries, layer, kv_scales, tables, work, window, out, prefill_config, work.counts[2:], work.prompts, items,
+            True,
+        )  # fmt: skip
 
 
 def _attend(
-    queries: torch.Tensor, layer: torch.Tensor, tables: torch.Tensor, work: Work, window: int | None, out: torch.Tensor,
-    config: Configuration, count: torch.Tensor, items: torch.Tensor, most: int, full_tiles: bool,
+    queries: torch.Tensor, layer: torch.Tensor, kv_scales: torch.Tensor | None, tables: torch.Tensor, work: Work,
+    window: int | None, out: torch.Tensor, config: Configuration, count: torch.Tensor, items: torch.Tensor, most: int,
+    full_tiles: bool,
 ) -> None:  # fmt: skip
     if not most:
         return
     attend_items[(work.kv_heads, most)](
-        queries, layer, tables, out, work.partials, work.stats, count, items, window, log2(e) * work.head_dim**-0.5,
-        queries.stride(0), queries.stride(1), *layer.stride()[:4], tables.stride(0), out.stride(0), out.stride(1),
+        queries, layer, kv_scales, tables, out, work.partials, work.stats, count, items, window,
+        log2(e) * work.head_dim**-0.5, queries.stride(0), queries.stride(1), *layer.stride()[:4], tables.stride(0),
+        out.stride(0), out.stride(1),
         GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, BLOCK=work.block_size,
         TILE_M=config.tiles["TILE_M"], TILE_N=config.tiles["TILE_N"], FULL_TILES=full_tiles,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
+
+
+def converts_float8(chip: str) -> bool:
+    """True if Triton converts e4m3 by an instruction of the chip (`sm_90`)."""
+    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _CONVERTS_FLOAT8
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu.attention.plan import FIELDS
+from legato_engine.kernels.gpu.float8 import decoded
 
 _LEAST = tl.constexpr(-1e30)  # before a lane has seen any score; finite, so that no two infinities are subtracted
 
@@ -75,8 +76,8 @@ def _tiles(
         within = inside if TILE_N > BLOCK else inside + first % BLOCK
         rows = ids.to(tl.int64) * block_stride + within * place_stride
         pointers = keys + rows[:, None] + dim[None, :]
-        k = _load(pointers, seen, dim, DIM, PADDED, MASKED)
-        v = _load(pointers + to_values, seen, dim, DIM, PADDED, MASKED)
+        k = decoded(_load(pointers, seen, dim, DIM, PADDED, MASKED), q.dtype)
+        v = decoded(_load(pointers + to_values, seen, dim, DIM, PADDED, MASKED), q.dtype)
         ids = _block_ids(table, first + TILE_N, length, BLOCK, TILE_N)
 
         scores = tl.dot(q, tl.trans(k))
@@ -145,6 +146,7 @@ def _store_part(partials, stats, part, largest, total, sums, real, TILE_M: tl.co
 def attend_items(
     queries,  # [tokens, heads, DIM]
     layer,  # [blocks, 2, kv_heads, BLOCK, DIM]
+    kv_scales,  # [2, kv_heads] for e4m3, or None
     tables,  # [rows, ..]
     out,  # [tokens, heads, DIM]
     partials,  # [slots, kv_heads, TILE_M, PADDED]
@@ -189,6 +191,8 @@ def attend_items(
     if window is not None:
         low = lowest - window + 1
     keys = layer + kv_head.to(tl.int64) * kv_stride
+    if kv_scales is not None:
+        scale *= tl.load(kv_scales + kv_head)
     table = tables + row.to(tl.int64) * table_stride
 
     largest, total, sums = _all_tiles(
@@ -196,6 +200,8 @@ def attend_items(
         place_stride, DIM, PADDED, BLOCK, TILE_M, TILE_N, FULL_TILES,
     )  # fmt: skip
 
+    if kv_scales is not None:
+        sums *= tl.load(kv_scales + tl.num_programs(0) + kv_head)
     if slot < 0:
         target = out + (at * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
         tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=real)

@@ -143,7 +143,7 @@ def _norm_rotate_write(place: TuningDevice) -> Iterator[Case]:
             blocks = -(-count // shape.block_size)
             layer = shape.random(blocks, 2, shape.kv_heads, shape.block_size, shape.head_dim)
             return TuningTrial(
-                lambda: norm_rotate_write(qkv, positions, positions, cos, sin, *norms, EPS, heads, layer, config),
+                lambda: norm_rotate_write(qkv, positions, positions, cos, sin, *norms, EPS, heads, layer, None, config),
                 lambda: layer,
             )
 
