@@ -12,7 +12,7 @@ from legato_operator.api import kinds
 from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing.observe import Workers, list_known
+from legato_operator.observing.observe import Workers, find, list_known
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import (
     Action,
@@ -146,10 +146,9 @@ async def _take_back(cluster: Cluster, item: Mapping[str, Any], manager: str, ta
     Raises ClusterError if the object belongs to somebody else: apply would take it over without a conflict, because one
     manager applies for all services. Raises Conflict if the object has its labels, or was deleted meanwhile.
     """
-    try:
-        live = await cluster.get(ref_of(item))
-    except ObjectNotFound:
-        raise taken from None
+    live = await find(cluster, ref_of(item))
+    if live is None:
+        raise taken
     owners = live["metadata"].get("ownerReferences", ())
     mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
     if not any(owner["uid"] in mine for owner in owners):
@@ -187,11 +186,8 @@ async def release(cluster: Cluster, ref: Ref) -> None:
 
 async def _end_token(cluster: Cluster, service: Ref) -> None:
     ref = Ref("Secret", service.namespace, common.token_name_of(service.name))
-    try:
-        stored = await cluster.get(ref)
-    except ObjectNotFound:
-        return
-    if secret.belongs_to(stored, service.name):
+    stored = await find(cluster, ref)
+    if stored is not None and secret.belongs_to(stored, service.name):
         await _delete(cluster, ref, uid_of(stored))
 
 

@@ -16,7 +16,7 @@ from legato_operator.cluster import Cluster, Object, Ref, is_leaving, seconds_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.observing.observe import Gateways, Observer, Workers, find_pods
+from legato_operator.observing.observe import Gateways, Observer, Workers, find, find_pods
 from legato_operator.observing.observed import Accepted, Observed, Pod
 from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_operator.planning import status, token_rotation
@@ -134,13 +134,12 @@ class Reconciler:
             return  # the error is logged and counted, and the next pass reports it again
 
     async def _find(self, ref: Ref) -> Object | None:
-        try:
-            return await self._cluster.get(ref)
-        except ObjectNotFound:
+        stored = await find(self._cluster, ref)
+        if stored is None:
             self._journal.remove(ref)
             self._waker.forget(ref)
             self._observer.forget(ref)
-            return None
+        return stored
 
     def _is_current(self, settled: _Settled) -> bool:
         """True until the next pass is due or the clock is set back."""

@@ -1,6 +1,7 @@
 """Finds the services of an operator that is about to be uninstalled, because they would be left without one."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from kubernetes.client import Configuration
@@ -11,6 +12,7 @@ from legato_operator.kubernetes.client import connection
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.kubernetes.leases.claims import CLAIM
 from legato_operator.kubernetes.settings import OperatorSettings
+from legato_operator.observing.observe import find
 from legato_protocol import names
 
 MOST_LISTED = 10
@@ -38,10 +40,8 @@ async def services(cluster: KubernetesCluster, settings: OperatorSettings) -> li
     release = f"{settings.lease_namespace}/{settings.lease_name}"
     listed: list[Ref] = []
     for namespace in settings.namespaces or (None,):
-        try:
+        with contextlib.suppress(ObjectNotFound):
             listed += map(ref_of, (await cluster.list_metadata(names.INFERENCE_SERVICE, namespace)).items)
-        except ObjectNotFound:
-            continue
     mine = {ref.namespace for ref in listed} - set(settings.ignored_namespaces)
     mine = {namespace for namespace in mine if await _holder(cluster, namespace) in ("", release)}
     return sorted(ref for ref in listed if ref.namespace in mine)
@@ -49,8 +49,5 @@ async def services(cluster: KubernetesCluster, settings: OperatorSettings) -> li
 
 async def _holder(cluster: KubernetesCluster, namespace: str) -> str:
     """Returns the release that has claimed a namespace, or an empty text."""
-    try:
-        lease = await cluster.get(Ref("Lease", namespace, CLAIM))
-    except ObjectNotFound:
-        return ""
-    return str(lease["spec"].get("holderIdentity") or "")
+    lease = await find(cluster, Ref("Lease", namespace, CLAIM))
+    return str(lease["spec"].get("holderIdentity") or "") if lease is not None else ""

@@ -14,7 +14,7 @@ from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.controller import Reconciles
 from legato_operator.errors import ClusterError, Conflict, Forbidden, Invalid, ObjectNotFound
 from legato_operator.manifests import common
-from legato_operator.observing.observe import list_known
+from legato_operator.observing.observe import find, list_known
 from legato_protocol import names
 
 FORMER_BINDING = "legato-operator-tokens"  # the binding of earlier operators, whatever the name of their release
@@ -100,9 +100,8 @@ class TokenAccess:
         wanted = self._binding(namespace)
         ref = ref_of(wanted)
         others = [item for item in await self._bindings(namespace) if item["roleRef"] != wanted["roleRef"]]
-        with contextlib.suppress(ObjectNotFound):
-            others.append(await self._cluster.get(Ref("RoleBinding", namespace, FORMER_BINDING)))
-        await self._remove(others)
+        former = await find(self._cluster, Ref("RoleBinding", namespace, FORMER_BINDING))
+        await self._remove([*others, former] if former is not None else others)
         try:
             await self._cluster.apply(wanted, common.MANAGER, force=True)
         except Invalid:

@@ -1,10 +1,8 @@
 """Wakes a controller at events of the local cluster."""
 
 import asyncio
-import contextlib
 
 from legato_operator.controller import Controller, service_of
-from legato_operator.errors import Gone
 from legato_operator.local.store import Store
 from legato_operator.waking import DemandWaker
 from legato_protocol import names
@@ -23,16 +21,7 @@ async def run(store: Store, controller: Controller, waker: DemandWaker | None = 
 
 
 async def _follow(store: Store, kind: str, controller: Controller) -> None:
-    while True:
-        listing = await store.list(kind)
-        for item in listing.items:
-            _wake(controller, item)
-        with contextlib.suppress(Gone):  # then list again
-            async for event in store.watch(kind, listing.version):
-                _wake(controller, event.object)
-
-
-def _wake(controller: Controller, item: dict[str, object]) -> None:
-    ref = service_of(item)
-    if ref is not None:
-        controller.wake(ref)
+    async for event in store.follow(kind):
+        ref = service_of(event.object)
+        if ref is not None:
+            controller.wake(ref)

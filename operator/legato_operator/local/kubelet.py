@@ -1,13 +1,11 @@
 """Runs every pod of the store as a process, and writes the list of workers for gateways."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from legato_operator.api.quantities import GPU
 from legato_operator.cluster import Object, Ref, is_leaving, labels_of, ref_of, uid_of
-from legato_operator.errors import Gone
 from legato_operator.local.files import MountedFolder, WorkersFile
 from legato_operator.local.pod import PodLife, Surroundings
 from legato_operator.local.pod_status import HOST
@@ -40,14 +38,9 @@ class Kubelet:
         async with asyncio.TaskGroup() as tasks:
             for kind, content in _MOUNTED.items():
                 tasks.create_task(self._follow_mounted(kind, content))
-            while True:
-                listing = await self._around.store.list("Pod")
-                for pod in listing.items:
-                    self._see(pod, tasks)
-                with contextlib.suppress(Gone):  # then list again
-                    async for event in self._around.store.watch("Pod", listing.version):
-                        if event.type != "DELETED":
-                            self._see(event.object, tasks)
+            async for event in self._around.store.follow("Pod"):
+                if event.type != "DELETED":
+                    self._see(event.object, tasks)
 
     def kill_all(self) -> None:
         """Kills every process immediately."""
@@ -92,14 +85,9 @@ class Kubelet:
         return {ENV_GPU: chosen}
 
     async def _follow_mounted(self, kind: str, content: Callable[[Object], dict[str, str]]) -> None:
-        while True:
-            listing = await self._around.store.list(kind)
-            for item in listing.items:
-                self._folder(ref_of(item)).write(content(item))
-            with contextlib.suppress(Gone):  # then list again
-                async for event in self._around.store.watch(kind, listing.version):
-                    if event.type != "DELETED":
-                        self._folder(ref_of(event.object)).write(content(event.object))
+        async for event in self._around.store.follow(kind):
+            if event.type != "DELETED":
+                self._folder(ref_of(event.object)).write(content(event.object))
 
     def _folder(self, ref: Ref) -> MountedFolder:
         if ref not in self._mounted:

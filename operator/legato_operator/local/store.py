@@ -4,6 +4,7 @@ The store knows nothing of processes: objects of `graceful` kinds, such as pods,
 """
 
 import asyncio
+import contextlib
 import copy
 import uuid
 from collections import deque
@@ -99,6 +100,16 @@ class Store:
     async def remove(self, ref: Ref, uid: str) -> None:
         """Removes an object of a graceful kind, once its processes have ended. Raises ObjectNotFound and Conflict."""
         await self._forget(ref, self._stored(ref, uid))
+
+    async def follow(self, kind: str) -> AsyncIterator[WatchEvent]:
+        """Yields all objects of a kind and then their changes; after Gone, all again."""
+        while True:
+            listing = await self.list(kind)
+            for item in listing.items:
+                yield WatchEvent("ADDED", item, listing.version)
+            with contextlib.suppress(Gone):
+                async for event in self.watch(kind, listing.version):
+                    yield event
 
     async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         seen = since

@@ -139,6 +139,14 @@ class Observer:
         return tuple(dict.fromkeys(problem for problem in await asyncio.gather(*problems) if problem))
 
 
+async def find(cluster: Cluster, ref: Ref) -> Object | None:
+    """Returns an object, or None if it does not exist."""
+    try:
+        return await cluster.get(ref)
+    except ObjectNotFound:
+        return None
+
+
 async def list_known(
     cluster: Cluster, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
 ) -> ObjectList:
@@ -229,13 +237,10 @@ async def read_token(cluster: Cluster, service: resources.InferenceService) -> S
     Raises ClusterError if a Secret of that name belongs to somebody else.
     """
     ref = Ref("Secret", service.metadata.namespace, common.token_name(service))
-    try:
-        stored = await cluster.get(ref)
-        if not secret.belongs_to(stored, service.metadata.name):
-            raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
-        return secret.read(stored)
-    except ObjectNotFound:
-        return None
+    stored = await find(cluster, ref)
+    if stored is not None and not secret.belongs_to(stored, service.metadata.name):
+        raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
+    return None if stored is None else secret.read(stored)
 
 
 async def ask_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequence[str]) -> list[Pod]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from legato_operator.cluster import Cluster, Object, Ref, uid_of
 from legato_operator.controller import Reconciles
-from legato_operator.errors import ObjectNotFound, Unavailable
+from legato_operator.errors import Unavailable
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.kubernetes.leases.lease import Claim, Terms
-from legato_operator.observing.observe import list_known
+from legato_operator.observing.observe import find, list_known
 from legato_operator.recorder import Recorder
 from legato_protocol import names
 
@@ -124,7 +124,7 @@ class ClaimedPasses:
 
     async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
         if not self._claims.holds(ref.namespace):
-            stored = await self._find(ref)
+            stored = await find(self._cluster, ref)
             if stored is not None and not await self._claims.take(ref.namespace):
                 await self._refuse(ref, stored)
                 return self._claims.pause
@@ -136,12 +136,6 @@ class ClaimedPasses:
 
     async def record_failure(self, ref: Ref, error: Exception) -> None:
         await self._reconciler.record_failure(ref, error)
-
-    async def _find(self, ref: Ref) -> Object | None:
-        try:
-            return await self._cluster.get(ref)
-        except ObjectNotFound:
-            return None
 
     async def _refuse(self, ref: Ref, stored: Object) -> None:
         self._gone(ref)
