@@ -20,7 +20,7 @@ from legato_gateway.anthropic.schemas import (
     ToolUseBlock,
 )
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, ToolCall
+from legato_gateway.openai.schemas import MAX_CALLS, Absent, ChatMessage, FunctionCall, ToolCall, marked
 from legato_gateway.serving.bodies import parsing
 
 _ROLES = ("user", "assistant", "system")
@@ -169,8 +169,8 @@ def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]
             where = f"; here it may be {' or '.join(allowed)}"
             raise Unsupported(f"{here}: blocks of type {kind[:40]!r} are not supported{where}", param=f"{here}.type")
         block: Block = parsing.decode(BLOCKS[kind], raw, here)
-        for field in ("citations", "toolset_name"):
-            if is_given(getattr(block, field, UNSET)):
+        for field in marked(type(block), Absent):
+            if is_given(getattr(block, field)):
                 raise unsupported(f"{here}.{field}")
         if isinstance(block, ToolUseBlock):
             parsing.decode(_OBJECT, block.input, f"{here}.input")

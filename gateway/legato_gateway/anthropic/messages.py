@@ -18,7 +18,7 @@ from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixW
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, ThreadUnsupported
 from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.chat.renaming import rename_in_errors
-from legato_gateway.openai.schemas import ChatBody
+from legato_gateway.openai.schemas import Absent, ChatBody, Extra, marked
 from legato_gateway.serving import ignored, openapi
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.context import ServingContext
@@ -41,8 +41,6 @@ _FIELDS: Final = (  # names of a chat's fields, for `renaming`
     (re.compile(r"\.tool_calls\[\d+\]\.function\.arguments\b"), ".content: input of a tool_use block"),
     (re.compile(r"\.tool_call_id\b"), ".tool_use_id"),
 )
-_ABSENT: Final = ("compaction", "container", "inference_geo")
-_OPTIONAL: Final = ("context_management", "diagnostics", "fallbacks", "mcp_servers")
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
@@ -87,11 +85,11 @@ def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
 
 def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     """Converts a body to a chat's, without its messages. Raises BadRequest."""
-    for field in _ABSENT:
-        if blocks.is_given(getattr(body, field, UNSET)):
+    for field in marked(type(body), Absent):
+        if blocks.is_given(getattr(body, field)):
             raise blocks.unsupported(field)
-    for field in _OPTIONAL:
-        if blocks.is_given(getattr(body, field, UNSET)):
+    for field in marked(type(body), Extra):
+        if blocks.is_given(getattr(body, field)):
             ignored.note(field)
     config = parsing.optional(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)

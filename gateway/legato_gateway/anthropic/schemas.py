@@ -9,12 +9,19 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS
-from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, MAX_STOP_CHARACTERS, Absent, NoEffect, Stops
+from legato_gateway.openai.schemas import (
+    MAX_CONTENT_PARTS,
+    MAX_MESSAGES,
+    MAX_STOP_CHARACTERS,
+    Absent,
+    Extra,
+    NoEffect,
+    Stops,
+    number,
+    whole,
+)
 from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling.limits import RANGES
-
-_TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("temperature", "top_p", "top_k"))
-_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 only computes the prompt, to cache it
 
 Name = Annotated[str, Meta(min_length=1)]  # a name, or an id
 
@@ -81,9 +88,8 @@ class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str | None = None
     strict: bool | None = None
     allowed_callers: tuple[str, ...] | None = None  # must contain `direct`
-    # extras that do not change an answer's meaning
-    defer_loading: bool | None = None
-    input_examples: Absent = UNSET
+    defer_loading: bool | None = None  # ignored by name, like the next
+    input_examples: Extra = UNSET
     # without effect on an answer
     eager_input_streaming: NoEffect = UNSET  # arguments are always sent as they are written
     cache_control: NoEffect = UNSET
@@ -103,7 +109,7 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    task_budget: Absent = UNSET
+    task_budget: Extra = UNSET
 
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,9 +149,8 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
     thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
-    # extras that do not change an answer's meaning
-    context_management: Absent = UNSET
-    mcp_servers: Absent = UNSET  # like other tools that run at Anthropic
+    context_management: Extra = UNSET
+    mcp_servers: Extra = UNSET  # like other tools that run at Anthropic
     # a missing feature
     compaction: Absent = UNSET
     # without effect on an answer
@@ -161,29 +166,20 @@ class CountTokensBody(PromptBody, frozen=True, kw_only=True):
 
 
 class MessagesBody(PromptBody, frozen=True, kw_only=True):
-    max_tokens: Annotated[
-        int, Meta(ge=int(_TOKENS.least), le=int(_TOKENS.most), description=f"a whole number from {_TOKENS}")
-    ]
+    max_tokens: Annotated[int, whole(RANGES["max_tokens"]._replace(least=0))]  # 0 only computes the prompt, to cache it
     stream: bool | None = None
     stop_sequences: Annotated[
         Stops | None, Meta(description=f"a list of up to 16 texts of 1 to {MAX_STOP_CHARACTERS} characters")
     ] = None
-    temperature: (
-        Annotated[float, Meta(ge=_TEMPERATURE.least, le=_TEMPERATURE.most, description=f"a number from {_TEMPERATURE}")]
-        | None
-    ) = None
-    top_p: Annotated[float, Meta(ge=_TOP_P.least, le=_TOP_P.most, description=f"a number from {_TOP_P}")] | None = None
-    top_k: (
-        Annotated[int, Meta(ge=int(_TOP_K.least), le=int(_TOP_K.most), description=f"a whole number from {_TOP_K}")]
-        | None
-    ) = None
-    # extras that do not change an answer's meaning
-    diagnostics: Absent = UNSET
-    fallbacks: Absent = UNSET
+    temperature: Annotated[float, number(RANGES["temperature"])] | None = None
+    top_p: Annotated[float, number(RANGES["top_p"])] | None = None
+    top_k: Annotated[int, whole(RANGES["top_k"])] | None = None
+    thread: Raw | UnsetType = UNSET  # refused: the official SDK continues without it
+    diagnostics: Extra = UNSET
+    fallbacks: Extra = UNSET
     # features that this server does not have
     container: Absent = UNSET
     inference_geo: Absent = UNSET
-    thread: Absent = UNSET  # the official SDK continues without it
     # without effect on an answer
     fallback_credit_token: NoEffect = UNSET
     metadata: NoEffect = UNSET

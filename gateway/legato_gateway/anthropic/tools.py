@@ -23,9 +23,7 @@ def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
     """Converts the field `tools` to OpenAI's, as JSON. Raises BadRequest with the path of an error."""
     if raw is UNSET:
         return UNSET
-    size = memoryview(raw).nbytes
-    if size > MAX_TOOLS_BYTES:
-        raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
+    parsing.check_size(raw, MAX_TOOLS_BYTES, "tools")
     tools = parsing.decode(_TOOLS, raw, "tools") or ()
     return Raw(msgspec.json.encode([_function(tool, f"tools[{number}]") for number, tool in enumerate(tools)]))
 

@@ -3,7 +3,7 @@
 One server serves it and the public port. A connection's port decides which paths it can call.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec.json import encode
@@ -56,43 +56,20 @@ def create(
         return Response(encode(state()), media_type="application/json")
 
     own = Starlette(routes=[Route(DEMAND_PATH, get_demand), Route("/state", get_state), *routes.routes(ui)])
-    return TokenRequired(WithAPI(own, public), tokens, refused, routes.OPEN)
 
-
-class WithAPI:
-    """Passes paths of the API to `public`, and all others to `own`."""
-
-    def __init__(self, own: ASGIApp, public: ASGIApp) -> None:
-        self._own = own
-        self._public = public
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path", "").startswith(API):
-            await self._public({**scope, TRUSTED: True}, receive, send)
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if path not in routes.OPEN and not tokens.takes(Headers(scope=scope).get("authorization", "")):
+            host, _ = scope.get("client") or ("an unknown address", 0)
+            refused(f"{host} at {path}")
+            text = "missing or invalid bearer token: this port requires the service token"
+            await JSONResponse({"error": text}, 401)(scope, receive, send)
+        elif path.startswith(API):
+            await public({**scope, TRUSTED: True}, receive, send)
         else:
-            await self._own(scope, receive, send)
+            await own(scope, receive, send)
 
-
-class TokenRequired:
-    """Refuses requests without one of the service's tokens as a bearer token, except at `open` paths."""
-
-    def __init__(
-        self, app: ASGIApp, tokens: ServiceTokens, refused: Callable[[str], None], open: Collection[str]
-    ) -> None:
-        self._app = app
-        self._tokens = tokens
-        self._refused = refused
-        self._open = open
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        shown = Headers(scope=scope).get("authorization", "")
-        if scope.get("path") in self._open or self._tokens.takes(shown):
-            await self._app(scope, receive, send)
-            return
-        host, _ = scope.get("client") or ("an unknown address", 0)
-        self._refused(f"{host} at {scope['path']}")
-        text = "missing or invalid bearer token: this port requires the service token"
-        await JSONResponse({"error": text}, 401)(scope, receive, send)
+    return guarded
 
 
 class ByPort:

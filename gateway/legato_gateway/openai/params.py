@@ -1,20 +1,20 @@
 """Interprets a checked body: sampling parameters, limits, tenant, deadline. May raise, and awaits nothing."""
 
-import dataclasses
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from legato_gateway.errors import BadRequest
+from legato_gateway.openai import prompt_logprobs, token_choice
 from legato_gateway.openai.schemas import ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.request import PRIORITY, GenerationRequest
 from legato_gateway.serving.deadline import Deadline
-from legato_gateway.serving.model_serving import ModelLimits, ServedModel, too_long
+from legato_gateway.serving.model_serving import ModelServing, ServedModel, too_long
 from legato_gateway.serving.prepared_request import Asked
 from legato_protocol import names
 from legato_protocol.sampling.limits import LOGIT_BIAS, MAX_CHOICES, RANGES
@@ -53,20 +53,20 @@ def options(asked: Asked, body: SamplingBody) -> RequestOptions:
 
 
 def sampling(
-    body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None, grammar: AnswerGrammar | None = None
+    body: SamplingBody, serving: ModelServing, max_tokens: int, logprobs: int | None, grammar: AnswerGrammar | None
 ) -> SamplingParams:
     """Returns the sampling parameters. Null means absent. Raises BadRequest for contradictory values."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
-    defaults = model.defaults
-    ends, least = () if body.ignore_eos else model.eos_ids, body.min_tokens or 0
+    defaults, vocabulary, model_ends = serving.model.defaults, serving.tokens.vocab_size, serving.tokens.eos_ids
+    ends, least = () if body.ignore_eos else model_ends, body.min_tokens or 0
     if grammar is not None and grammar.ends:
-        if not model.eos_ids:
+        if not model_ends:
             text = f"{grammar.param} cannot be obeyed: this model has no token that ends an answer"
             raise BadRequest(text, param=grammar.param)
         # An answer that nothing can follow ends, whatever `ignore_eos` and `min_tokens` say.
-        ends, least = model.eos_ids, max_tokens if body.ignore_eos else least
-    return SamplingParams(
+        ends, least = model_ends, max_tokens if body.ignore_eos else least
+    params = SamplingParams(
         max_tokens=max_tokens,
         seed=_seed(body.seed),
         temperature=_first(body.temperature, defaults.temperature, 1.0),
@@ -76,13 +76,15 @@ def sampling(
         presence_penalty=_first(body.presence_penalty, 0.0),
         frequency_penalty=_first(body.frequency_penalty, 0.0),
         repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
-        logit_bias=_biases(body.logit_bias or {}, model.vocabulary),
+        logit_bias=_biases(body.logit_bias or {}, vocabulary),
         logprobs=logprobs,
-        stop_token_ids=tuple(dict.fromkeys((*ends, *_stop_tokens(body.stop_token_ids or (), model.vocabulary)))),
+        stop_token_ids=tuple(dict.fromkeys((*ends, *_stop_tokens(body.stop_token_ids or (), vocabulary)))),
         min_tokens=least,
         grammar=grammar.source if grammar is not None else "",
         grammar_kind=grammar.kind if grammar is not None else JSON_SCHEMA,
+        prompt_logprobs=prompt_logprobs.asked(body),
     )
+    return token_choice.restricted(params, body, serving)
 
 
 def limit(wanted: int | None, prompt_tokens: int, model: ServedModel, default: int | None, param: str) -> int:
@@ -94,41 +96,35 @@ def limit(wanted: int | None, prompt_tokens: int, model: ServedModel, default: i
     return min(wanted or default or room, model.max_output or room, room)
 
 
-def with_special_stops(
-    request: GenerationRequest, special_ids: Callable[[Collection[str]], frozenset[int]]
-) -> GenerationRequest:
-    """Adds the ids of stop strings that are special tokens, which do not occur in text."""
-    ends = request.params.stop_token_ids
-    specials = {id: text for text in request.stop for id in special_ids((text,)) if id not in ends}
-    params = msgspec.structs.replace(request.params, stop_token_ids=(*ends, *specials))
-    shown = request.shown_tokens | specials.keys() if request.include_stop else request.shown_tokens
-    return (
-        dataclasses.replace(request, params=params, special_stops=specials, shown_tokens=shown) if specials else request
-    )
-
-
 def request(
+    serving: ModelServing,
     id: str,
     prompt: tuple[int, ...],
     params: SamplingParams,
     body: SamplingBody,
     options: RequestOptions,
-    shown_tokens: frozenset[int] = frozenset(),
+    shown_tokens: frozenset[int],
     reasoning: ReasoningTokens | None = None,
     choices: int | None = None,
-    adapter: str = "",
+    explains_end: bool = False,
 ) -> GenerationRequest:
-    """Returns the relay's request, with `choices` answers or else `n`. Raises DeadlineExceeded."""
-    stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
+    """Returns the relay's request, with `choices` answers or else `n`. Raises DeadlineExceeded.
+
+    Stop strings that are special tokens do not occur in text: they end it as tokens.
+    """
+    stop = tuple(dict.fromkeys((body.stop,) if isinstance(body.stop, str) else body.stop or ()))
+    ends, special_ids = params.stop_token_ids, serving.tokens.special_ids
+    specials = {special: text for text in stop for special in special_ids((text,)) if special not in ends}
+    include_stop = bool(body.include_stop_str_in_output)
     return GenerationRequest(
         id=id,
         prompt=prompt,
-        params=params,
+        params=msgspec.structs.replace(params, stop_token_ids=(*ends, *specials)),
         deadline=options.deadline.left(),
         choices=choices or body.n or 1,
         model=body.model or "",
-        adapter=adapter,
-        stop=tuple(dict.fromkeys(stop)),
+        adapter=serving.adapter(body.model),
+        stop=stop,
         tenant=options.tenant,
         priority=options.priority,
         cache_salt=options.cache_salt,
@@ -137,11 +133,13 @@ def request(
         patience=options.deadline.patience,
         operation="chat" if isinstance(body, ChatBody) else "text_completion",
         trace=options.trace,
-        include_stop=bool(body.include_stop_str_in_output),
-        shown_tokens=shown_tokens,
+        include_stop=include_stop,
+        shown_tokens=shown_tokens.union(specials) if include_stop else shown_tokens,
         reasoning=reasoning,
+        explains_end=explains_end,
         least_tokens=body.min_tokens or 0,
         own_stop_tokens=frozenset(body.stop_token_ids or ()),
+        special_stops=specials,
     )
 
 

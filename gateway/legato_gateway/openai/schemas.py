@@ -5,7 +5,8 @@ Every field of OpenAI's and vLLM's requests is here; others are refused. Fields 
 garbage collection skips tuples of plain values, so a large number of them does not stall the process.
 """
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -32,15 +33,22 @@ MAX_MESSAGES = 2048  # OpenAI's
 MAX_CONTENT_PARTS = 2048  # per message
 MAX_CALLS = 128  # per message
 
-Absent = Raw | UnsetType  # a feature that this server does not have
+Absent = Annotated[Raw | UnsetType, "refused"]  # a feature that this server does not have
+Extra = Annotated[Raw | UnsetType, "ignored by name"]  # an extra that does not change an answer's meaning
 NoEffect = Raw | UnsetType  # changes nothing about an answer here, whatever its value
 
 
-def _whole(limits: Interval) -> Meta:
+@cache
+def marked(schema: type[msgspec.Struct], mark: Any) -> tuple[str, ...]:
+    """Returns the fields of a schema whose type is this one, such as `Absent`."""
+    return tuple(field.name for field in msgspec.structs.fields(schema) if field.type == mark)
+
+
+def whole(limits: Interval) -> Meta:
     return Meta(ge=int(limits.least), le=int(limits.most), description=f"a whole number from {limits}")
 
 
-def _number(limits: Interval) -> Meta:
+def number(limits: Interval) -> Meta:
     return Meta(ge=limits.least, le=limits.most, description=f"a number from {limits}")
 
 
@@ -106,33 +114,33 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: Annotated[StreamOptions | None, Meta(description="an object such as {include_usage: true}")] = None
-    n: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
-    max_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
+    n: Annotated[int, whole(Interval(1, MAX_CHOICES))] | None = None
+    max_tokens: Annotated[int, whole(RANGES["max_tokens"])] | None = None
     stop: Annotated[Stop | Stops | None, Meta(description=_STOPS)] = None
     seed: Annotated[int | None, Meta(description=f"a whole number from {RANGES['seed']}")] = None
-    temperature: Annotated[float, _number(RANGES["temperature"])] | None = None
-    top_p: Annotated[float, _number(RANGES["top_p"])] | None = None
-    presence_penalty: Annotated[float, _number(RANGES["presence_penalty"])] | None = None
-    frequency_penalty: Annotated[float, _number(RANGES["frequency_penalty"])] | None = None
+    temperature: Annotated[float, number(RANGES["temperature"])] | None = None
+    top_p: Annotated[float, number(RANGES["top_p"])] | None = None
+    presence_penalty: Annotated[float, number(RANGES["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[float, number(RANGES["frequency_penalty"])] | None = None
     logit_bias: Annotated[
         Biases | None, Meta(description=f"up to {MAX_BIASES} token ids, each with a number from {LOGIT_BIAS}")
     ] = None
     user: Annotated[str, _text(0, MAX_NAME_CHARACTERS)] | None = None
     # vLLM's
-    top_k: Annotated[int, _whole(RANGES["top_k"]._replace(least=-1))] | None = None
-    min_p: Annotated[float, _number(RANGES["min_p"])] | None = None
-    repetition_penalty: Annotated[float, _number(RANGES["repetition_penalty"])] | None = None
-    min_tokens: Annotated[int, _whole(RANGES["min_tokens"])] | None = None
+    top_k: Annotated[int, whole(RANGES["top_k"]._replace(least=-1))] | None = None
+    min_p: Annotated[float, number(RANGES["min_p"])] | None = None
+    repetition_penalty: Annotated[float, number(RANGES["repetition_penalty"])] | None = None
+    min_tokens: Annotated[int, whole(RANGES["min_tokens"])] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[StopTokens | None, Meta(description=f"up to {MAX_STOP_TOKENS} token ids in a list")] = (
         None
     )
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, _whole(Interval(-1, LARGEST_COUNT))] | None = None
+    truncate_prompt_tokens: Annotated[int, whole(Interval(-1, LARGEST_COUNT))] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    priority: Annotated[int, _whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
+    priority: Annotated[int, whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
     cache_salt: Annotated[str, _text(1, MAX_NAME_CHARACTERS)] | None = None
     allowed_token_ids: Annotated[
         AllowedTokens | None, Meta(description=f"1 to {MAX_ALLOWED_TOKENS} token ids in a list")
@@ -148,7 +156,7 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: Raw | UnsetType = UNSET
     guided_choice: Raw | UnsetType = UNSET
     guided_grammar: Raw | UnsetType = UNSET
-    prompt_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    prompt_logprobs: Annotated[int, whole(Interval(0, MAX_LOGPROBS))] | None = None
     # features that this server does not have
     use_beam_search: Absent = UNSET
     kv_transfer_params: Absent = UNSET
@@ -167,9 +175,9 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChatBody(SamplingBody, frozen=True, kw_only=True):
     messages: Annotated[Raw, Meta(extra_json_schema=json_schema(Messages))]
-    max_completion_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
+    max_completion_tokens: Annotated[int, whole(RANGES["max_tokens"])] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    top_logprobs: Annotated[int, whole(Interval(0, MAX_LOGPROBS))] | None = None
     # vLLM's
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -183,17 +191,17 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     include_reasoning: bool | None = None
     chat_template_kwargs: Raw | UnsetType = UNSET  # these two are read by `reasoning.template_variables`
     reasoning_effort: str | None = None
-    thinking_token_budget: Annotated[int, _whole(RANGES["min_tokens"]._replace(least=-1))] | None = None
+    thinking_token_budget: Annotated[int, whole(RANGES["min_tokens"]._replace(least=-1))] | None = None
+    modalities: Raw | UnsetType = UNSET  # only text
+    verbosity: Raw | UnsetType = UNSET  # ignored by name unless medium
+    prediction: Extra = UNSET
+    web_search_options: Extra = UNSET
     # features that this server does not have
-    modalities: Absent = UNSET
     audio: Absent = UNSET
-    prediction: Absent = UNSET
-    web_search_options: Absent = UNSET
     chat_template: Absent = UNSET
     documents: Absent = UNSET
     mm_processor_kwargs: Absent = UNSET
     moderation: Absent = UNSET
-    verbosity: Absent = UNSET
     # without effect on an answer
     prompt_cache_key: NoEffect = UNSET
     prompt_cache_options: NoEffect = UNSET
@@ -203,10 +211,10 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
 
 class CompletionBody(SamplingBody, frozen=True, kw_only=True):
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPTS)]
-    max_tokens: Annotated[int, _whole(RANGES["max_tokens"]._replace(least=0))] | None = None  # 0 only with `echo`
+    max_tokens: Annotated[int, whole(RANGES["max_tokens"]._replace(least=0))] | None = None  # 0 only with `echo`
     echo: bool | None = None
-    logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
-    best_of: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
+    logprobs: Annotated[int, whole(Interval(0, MAX_LOGPROBS))] | None = None
+    best_of: Annotated[int, whole(Interval(1, MAX_CHOICES))] | None = None
     add_special_tokens: bool | None = None
     # features that this server does not have
     suffix: Absent = UNSET

@@ -5,7 +5,8 @@ the problem: `strict` is always on.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +64,16 @@ def from_schema(schema: Any, param: str) -> AnswerGrammar:
 
 def check(grammar: AnswerGrammar) -> None:
     """Raises BadRequest for a grammar that cannot be enforced."""
-    size, param = len(grammar.source.encode(errors="replace")), grammar.param
-    _check_size(size, param)
-    try:
+    _check_size(len(grammar.source.encode(errors="replace")), grammar.param)
+    with _refusing(grammar.param):
         validation.check(grammar.kind, grammar.source)
+
+
+@contextmanager
+def _refusing(param: str) -> Iterator[None]:
+    """Raises errors of a grammar as errors of the field it came from."""
+    try:
+        yield
     except InvalidGrammar as error:
         raise BadRequest(f"{param}: {error}", param=param) from None
 
@@ -156,23 +163,15 @@ def _with_options(grammar: AnswerGrammar, given: Mapping[str, Any]) -> AnswerGra
         text = f"structured_outputs.{option} is supported with json and json_object only"
         raise Unsupported(text, param=f"structured_outputs.{option}")
     schema = json.loads(grammar.source)
-    try:
+    with _refusing(grammar.param):
         schema = json_options.closed(schema) if closed else schema
         if space is not None:
-            _check_space(_text(space, at), at)
+            with _refusing(at):
+                json_options.check_space(_text(space, at))
             return AnswerGrammar(RULES, json_options.spaced_by(schema, space), grammar.param)
         if compact:
             return AnswerGrammar(RULES, json_options.compact(schema), grammar.param)
-    except InvalidGrammar as error:
-        raise BadRequest(f"{grammar.param}: {error}", param=grammar.param) from None
     return AnswerGrammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), grammar.param)
-
-
-def _check_space(pattern: str, param: str) -> None:
-    try:
-        json_options.check_space(pattern)
-    except InvalidGrammar as error:
-        raise BadRequest(f"{param}: {error}", param=param) from None
 
 
 def _flag(given: Mapping[str, Any], name: str) -> bool:
@@ -198,10 +197,7 @@ def _given(body: SamplingBody, field: str) -> Any:
     raw: Raw | UnsetType = getattr(body, field)
     if raw is UNSET:
         return None
-    try:
-        return parsing.decode(_ANYTHING, raw, field)
-    except RecursionError:
-        raise BadRequest(f"{field} is nested too deeply", param=field) from None
+    return parsing.decode(_ANYTHING, raw, field)
 
 
 # ── the kinds ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,10 +213,8 @@ def _tagged(given: Any, param: str) -> AnswerGrammar:
     if isinstance(given, str):
         given = _from_text(given, param)
     _check_size(len(msgspec.json.encode(given)), param)
-    try:
+    with _refusing(param):
         return AnswerGrammar(RULES, structural_tag.rules(given), param)
-    except InvalidGrammar as error:
-        raise BadRequest(f"{param}: {error}", param=param) from None
 
 
 def _from_text(given: str, param: str) -> Any:

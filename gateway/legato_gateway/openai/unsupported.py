@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
+from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, Extra, SamplingBody, marked
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 
@@ -15,23 +15,6 @@ _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the model's chat template decides 
 _SHORT = 256  # bytes of JSON: no value that leaves a feature off is longer
 _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
-_EVERYWHERE = (
-    "use_beam_search",
-    "kv_transfer_params",
-    "logits_processors",
-    "stop_regex",
-    "vllm_xargs",
-)
-_CHAT = (
-    "audio",
-    "chat_template",
-    "documents",
-    "mm_processor_kwargs",
-    "moderation",
-)
-_OPTIONAL = ("prediction", "web_search_options")  # extras that do not change an answer's meaning
-
-
 _INSTEAD = {  # an alternative to a missing feature, or the reason why it is missing
     "chat_template": "a template is a program, which this server runs only for the model's makers",
     "documents": "put their text into a message",
@@ -42,19 +25,19 @@ _INSTEAD = {  # an alternative to a missing feature, or the reason why it is mis
 
 def check_chat(body: ChatBody) -> None:
     """Raises Unsupported for the first field that asks for a missing feature."""
-    _check_fields(body, (*_EVERYWHERE, *_CHAT))
+    _check_fields(body)
     if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
     if _value(body, "verbosity") not in (None, "medium"):
         ignored.note("verbosity")
-    for field in _OPTIONAL:
+    for field in marked(ChatBody, Extra):
         if not _means_off(body, field):
             ignored.note(field)
 
 
 def check_completion(body: CompletionBody) -> None:
     """Raises Unsupported for the first field that asks for a missing feature."""
-    _check_fields(body, (*_EVERYWHERE, "suffix", "prompt_embeds"))
+    _check_fields(body)
 
 
 def check_message(message: ChatMessage, at: str) -> None:
@@ -71,9 +54,7 @@ def check_message(message: ChatMessage, at: str) -> None:
         raise BadRequest(f"{at}.{thought}: only messages of the role assistant have it", param=f"{at}.{thought}")
     if message.content is None and not (calls or thought):
         raise BadRequest(f"{at}.content is missing", param=f"{at}.content")
-    if message.content is None:
-        return
-    if isinstance(message.content, str):
+    if message.content is None or isinstance(message.content, str):
         return
     for j, part in enumerate(message.content):
         if part.type != "text":
@@ -83,17 +64,17 @@ def check_message(message: ChatMessage, at: str) -> None:
             raise BadRequest(f"{at}.content[{j}].text is missing", param=f"{at}.content[{j}].text")
 
 
-def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
+def _check_fields(body: SamplingBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream: true", param="stream_options")
-    for field in fields:
+    for field in marked(type(body), Absent):
         if not _means_off(body, field):
             raise _unsupported(field)
 
 
 def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:
     """Returns the value if it is short. Raises BadRequest for a number that is out of range."""
-    given: Absent = getattr(owner, field)
+    given: Raw | UnsetType = getattr(owner, field)
     if given is UNSET:
         return None
     return _LONG if memoryview(given).nbytes > _SHORT else parsing.decode(_ANYTHING, given, f"{at}{field}")

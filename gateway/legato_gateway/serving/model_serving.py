@@ -32,16 +32,6 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """The model's bounds for a request."""
-
-    vocabulary: int  # token ids are below it
-    eos_ids: tuple[int, ...]
-    context: int  # tokens of prompt and answer together
-    defaults: GenerationDefaults = NEUTRAL
-
-
-@dataclass(frozen=True, slots=True)
 class ModelServing:
     """The served model with its tokens: all that is needed to check a request. Picklable except for `tokens`."""
 
@@ -70,10 +60,6 @@ class ModelServing:
         """All models that clients can name, the base model first."""
         adapted = [replace(self.model, name=name, parent=self.model.name) for name in self.adapters]
         return (self.model, *adapted)
-
-    @property
-    def limits(self) -> ModelLimits:
-        return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
     def bounded(self, max_output: int | None) -> "ModelServing":
         """Returns a copy that bounds answers to `max_output` tokens; None: the service's bound."""

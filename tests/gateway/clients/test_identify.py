@@ -15,8 +15,9 @@ import scripted_gateway
 from legato_gateway.clients import api_keys
 from legato_gateway.clients.api_keys import Client, InvalidAPIKeys, KeyFile
 from legato_gateway.clients.identify import Clients, Quotas
-from legato_gateway.http.control import WithAPI
+from legato_gateway.http import control
 from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.security.followed_tokens import ServiceTokens
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -154,7 +155,8 @@ def test_clients_of_a_local_socket_are_one_tenant():
 
 
 async def test_the_control_port_has_asked_for_a_token_already(keyed):
-    transport = httpx.ASGITransport(WithAPI(keyed.app, keyed.app))
+    app = control.create(None, None, None, keyed.app, ServiceTokens("service-token"), print, None)
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://control") as http:
         answer = await http.post("/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer service-token"})
         assert answer.status_code == 200

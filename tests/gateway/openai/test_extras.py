@@ -51,6 +51,7 @@ ENDS = [  # fields, the text and how it ends, and its tokens
     ({"stop": ".\n", **INCLUDED}, "née Paris.\n", "stop", "née <|mark|>Paris.\n"),
     ({"stop": ["zz", "Par"], **INCLUDED}, "née Par", "stop", "née <|mark|>Par"),
     ({"stop": "zz", **INCLUDED}, "née Paris.\n\nAnd", "stop", f"{SAID}<|im_end|>"),
+    ({"stop": "<|mark|>", **INCLUDED}, "née <|mark|>", "stop", "née <|mark|>"),
     ({"stop_token_ids": ids(".")}, "née Paris", "stop", "née <|mark|>Paris."),
     ({"stop_token_ids": ids("."), **INCLUDED}, "née Paris.", "stop", "née <|mark|>Paris."),
     (SHOWN, SAID, "stop", f"{SAID}<|im_end|>"),

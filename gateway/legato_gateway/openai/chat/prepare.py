@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, token_choice, unsupported
+from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, unsupported
 from legato_gateway.openai.chat import answer_start, reasoning_bounds, template_variables, tool_definitions
 from legato_gateway.openai.chat import messages as chat_messages
 from legato_gateway.openai.chat.answer import AnswerFormat
@@ -76,15 +76,11 @@ def chat_request(
     most = params.limit(wanted, len(prompt), serving.model, serving.model.defaults.max_tokens, "messages")
     reasoning = _reasoning(serving, body, prompt, tools)
     grammar = reasoning_bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
-    sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
-    sampling = token_choice.restricted(sampling, body, serving)
-    scored = prompt_logprobs.asked(body)
-    prompt_logprobs.check_size(body, scored, len(prompt))
-    sampling = msgspec.structs.replace(sampling, prompt_logprobs=scored)
+    sampling = params.sampling(body, serving, most, logprobs, grammar)
+    prompt_logprobs.check_size(body, sampling.prompt_logprobs, len(prompt))
     shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body.skip_special_tokens)
     counted = reasoning.tokens if reasoning else None
-    request = params.request(id, prompt, sampling, body, options, shown, counted, adapter=serving.adapter(body.model))
-    request = params.with_special_stops(request, serving.tokens.special_ids)
+    request = params.request(serving, id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning), answer_start.parse(body, messages))
 
 

@@ -56,12 +56,8 @@ def _given(raw: Raw | msgspec.UnsetType) -> dict[str, Any]:
     param = "chat_template_kwargs"
     if raw is UNSET:
         return {}
-    if (size := memoryview(raw).nbytes) > MAX_BYTES:
-        raise BadRequest(f"{param} has {size} bytes of JSON; at most {MAX_BYTES} are allowed", param=param)
-    try:
-        given = parsing.decode(_OBJECT, raw, param) or {}
-    except RecursionError:
-        raise BadRequest(f"{param} is nested too deeply", param=param) from None
+    parsing.check_size(raw, MAX_BYTES, param)
+    given = parsing.decode(_OBJECT, raw, param) or {}
     for name in given:
         if name in _RESERVED:
             raise BadRequest(f"{param}.{name} is not for a request to set", param=f"{param}.{name}")

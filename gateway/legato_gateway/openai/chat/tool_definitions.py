@@ -143,9 +143,7 @@ def _functions(raw: Raw | msgspec.UnsetType) -> _Functions:
 
 def _bounded(raw: Raw | msgspec.UnsetType, param: str) -> Raw:
     assert raw is not UNSET
-    size = memoryview(raw).nbytes
-    if size > MAX_TOOLS_BYTES:
-        raise BadRequest(f"{param} has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param=param)
+    parsing.check_size(raw, MAX_TOOLS_BYTES, param)
     return raw
 
 

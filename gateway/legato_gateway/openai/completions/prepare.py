@@ -1,13 +1,10 @@
 """`POST /v1/completions`: converts its body to one relay request per prompt. `writer` writes its answers."""
 
-import dataclasses
 import time
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, token_choice, unsupported
+from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, unsupported
 from legato_gateway.openai.chat import answer_start
 from legato_gateway.openai.completions import best_of
 from legato_gateway.openai.completions.prompts import Prompt, prompts
@@ -44,21 +41,12 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     for number, prompt in enumerate(given):
         ids = _ids(serving, prompt, special, keep)
         most = params.limit(wanted, len(ids), serving.model, DEFAULT_MAX_TOKENS, "prompt")
-        sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
-        sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
+        sampling = params.sampling(body, serving, most, logprobs, grammar)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
-        made = params.request(
-            id,
-            ids,
-            sampling,
-            body,
-            options,
-            serving.shown_tokens(body.skip_special_tokens),
-            choices=best.made,
-            adapter=serving.adapter(body.model),
+        shown, explains = serving.shown_tokens(body.skip_special_tokens), logprobs is not None
+        requests.append(
+            params.request(serving, id, ids, sampling, body, options, shown, choices=best.made, explains_end=explains)
         )
-        made = params.with_special_stops(made, serving.tokens.special_ids)
-        requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
     kept = tuple(request.prompt for request in requests)
     prompt_logprobs.check_size(body, scored, sum(map(len, kept)) * (body.n or 1))
     echoes = [_echo(serving, *each, special, keep) for each in zip(given, kept, strict=True)] if body.echo else []

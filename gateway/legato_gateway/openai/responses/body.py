@@ -7,12 +7,12 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.responses.items import Input
-from legato_gateway.openai.schemas import Absent, NoEffect, SamplingBody
+from legato_gateway.openai.schemas import Absent, Extra, NoEffect, SamplingBody, marked, whole
 from legato_gateway.request import MAX_NAME_CHARACTERS
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.openapi import json_schema
-from legato_protocol.sampling.limits import MAX_LOGPROBS, RANGES
+from legato_protocol.sampling.limits import MAX_LOGPROBS, RANGES, Interval
 
 MAX_METADATA: Final = 16  # these three are OpenAI's
 MAX_METADATA_KEY: Final = 64
@@ -30,67 +30,22 @@ INCLUDABLE: Final = (
     "web_search_call.results",
 )
 SHARED: Final = (  # fields that chats have too; all other fields of chats are refused
-    "model",
-    "stream",
-    "stream_options",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "skip_special_tokens",
-    "priority",
-    "cache_salt",
-    "user",
-    "service_tier",
-    "request_id",
-    "early_stopping",
-    "length_penalty",
-    "spaces_between_special_tokens",
-    "metadata",
-    "store",
-)
-_REFUSED: Final = (
-    *(field.name for field in msgspec.structs.fields(SamplingBody) if field.name not in (*SHARED, "n")),
-    "access_programs",
-    "background_options",
-    "conversation",
-    "image",
-    "moderation",
-    "prompt",
+    *("model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed", "stop"),
+    *("stop_token_ids", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("logit_bias", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("skip_special_tokens", "priority", "cache_salt", "user", "service_tier", "request_id", "early_stopping"),
+    *("length_penalty", "spaces_between_special_tokens", "metadata", "store"),
 )
 PROMPT_FIELDS: Final = (  # fields that make up the prompt of a response
-    "input",
-    "model",
-    "instructions",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "text",
-    "reasoning",
-    "truncation",
-    "previous_response_id",
-    "conversation",
+    *("input", "model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"),
+    *("truncation", "previous_response_id", "conversation"),
 )
 _CHAT_NAMES: Final = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
 _OFF: Final = (b"null", b"false", b"[]", b"{}")
 _DEFAULTS: Final = {"context": "auto", "mode": "standard"}  # of `reasoning`
 
 Whole = Annotated[int, Meta(ge=1, le=int(RANGES["max_tokens"].most), description=f"1 to {RANGES['max_tokens'].most}")]
-Alternatives = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS, description=f"a whole number from 0 to {MAX_LOGPROBS}")]
+Alternatives = Annotated[int, whole(Interval(0, MAX_LOGPROBS))]
 Included = Annotated[tuple[str, ...], Meta(max_length=64, description=f"a list of {', '.join(INCLUDABLE)}")]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=MAX_METADATA_KEY)], Annotated[str, Meta(max_length=MAX_METADATA_VALUE)]],
@@ -140,8 +95,7 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     image: Absent = UNSET
     moderation: Absent = UNSET
     prompt: Absent = UNSET
-    # an optional extra, which is ignored
-    context_management: Absent = UNSET
+    context_management: Extra = UNSET
     # without effect on an answer
     client_metadata: NoEffect = UNSET
     max_tool_calls: NoEffect = UNSET  # of tools that run in the server, which has none
@@ -151,6 +105,8 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     safety_identifier: NoEffect = UNSET
 
 
+_UNSHARED = (field.name for field in msgspec.structs.fields(SamplingBody) if field.name not in (*SHARED, "n"))
+_REFUSED: Final = tuple(dict.fromkeys((*_UNSHARED, *marked(ResponsesBody, Absent))))
 _COUNTED: Final[list[Any]] = [
     *(
         (each.name, each.type, each.default)

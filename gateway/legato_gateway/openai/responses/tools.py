@@ -57,9 +57,7 @@ def read(raw: Raw | UnsetType) -> ConvertedTools:
     """Reads the field `tools`. Raises BadRequest, Unsupported with the path of an error."""
     if raw is UNSET:
         return ConvertedTools()
-    size = memoryview(raw).nbytes
-    if size > MAX_TOOLS_BYTES:
-        raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
+    parsing.check_size(raw, MAX_TOOLS_BYTES, "tools")
     given = parsing.decode(_TOOLS, raw, "tools") or []
     tools = [each for number, tool in enumerate(given) for each in _listed(tool, f"tools[{number}]")]
     if len(tools) > MAX_TOOLS:

@@ -40,6 +40,12 @@ def parse(schema: type[_B], body: bytearray) -> _B:
     return schema(**values)
 
 
+def check_size(raw: Raw, most: int, param: str) -> None:
+    """Raises BadRequest for a field with more than `most` bytes."""
+    if (size := memoryview(raw).nbytes) > most:
+        raise BadRequest(f"{param} has {size} bytes of JSON; at most {most} are allowed", param=param)
+
+
 def decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, param: str) -> _T:
     """Decodes a field that was left as JSON. Raises BadRequest with the path of the error."""
     try:
@@ -69,10 +75,7 @@ class _Field:
     def value(self, raw: Raw) -> Any:
         if self.decoder is None:
             return raw
-        size = memoryview(raw).nbytes
-        if size > MAX_FIELD_BYTES:
-            text = f"{self.name} has {size} bytes of JSON; at most {MAX_FIELD_BYTES} are allowed"
-            raise BadRequest(text, param=self.name)
+        check_size(raw, MAX_FIELD_BYTES, self.name)
         try:
             return self.decoder.decode(raw)
         except msgspec.DecodeError:
