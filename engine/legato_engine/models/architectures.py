@@ -40,13 +40,13 @@ ARCHITECTURES = {
         ("google/gemma-3-1b-it", "google/gemma-3-12b-it"),
     ),
     "GraniteForCausalLM": Architecture(
-        "legato_engine.models.granite", "Granite", "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",)
+        "legato_engine.models.granite", "Granite", "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite"
     ),
     "Olmo2ForCausalLM": Architecture(
-        "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",)
+        "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
     ),
     "SmolLM3ForCausalLM": Architecture(
-        "legato_engine.models.smollm3", "SmolLM3", "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), tools="Hermes"
+        "legato_engine.models.smollm3", "SmolLM3", "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"
     ),
 }  # fmt: skip
 

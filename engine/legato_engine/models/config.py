@@ -153,12 +153,19 @@ def from_gguf(
         raise UnsupportedModel(f"{source}: {lengths} is not supported")
     if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
         raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
+    if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
+        raise UnsupportedModel(
+            f"{source}: a granite without rotary embeddings (rope.scaling.finetuned) is not supported"
+        )
+    if raw.get("attention.sliding_window") and name == "olmo2":
+        raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
+    layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocab = len(tokens) if isinstance(tokens, list) else None
     return _checked(
         ModelConfig(
             architecture=_GGUF_ARCHITECTURES[name],
-            layers=size(raw, "block_count", source),
+            layers=layers,
             hidden_size=hidden,
             heads=heads,
             kv_heads=size(raw, "attention.head_count_kv", source, heads),
@@ -173,6 +180,11 @@ def from_gguf(
             sliding_window=None,  # llama.cpp reads no window for these architectures
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
+            unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # in no key
+            attention_scale=number(granite, "attention.scale", source) if granite.get("attention.scale") else None,
+            embedding_multiplier=number(granite, "embedding_scale", source, 1.0),
+            residual_multiplier=number(granite, "residual_scale", source, 1.0),
+            logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
         ),
         source,
     )

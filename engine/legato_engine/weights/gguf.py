@@ -32,6 +32,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
 _PARTS = 32  # per task of a thread
 
+_REORDERED = ("LlamaForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")  # their rotary pairs are neighbours
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -42,6 +43,8 @@ _LAYER_NAMES = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
@@ -169,7 +172,7 @@ class GgufFile(Checkpoint):
 
     def _heads(self, name: str) -> int:
         """Number of heads whose rows llama.cpp reordered in this tensor; 0 if it did not."""
-        if self.config.architecture != "LlamaForCausalLM":
+        if self.config.architecture not in _REORDERED:
             return 0
         if ".q_proj." in name:
             return self.config.heads

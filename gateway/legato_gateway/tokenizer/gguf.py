@@ -24,6 +24,7 @@ _END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
 })  # fmt: skip
+_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "qwen2")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -38,17 +39,15 @@ def _split(numbers: str) -> pre_tokenizers.Sequence:
 
 
 def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
-    if name == "smollm":  # digits one by one, then as GPT-2
+    if name in ("smollm", "refact"):  # digits one by one, then as GPT-2
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level(True)])
     if name == "gpt-2":
         return _byte_level(True)
-    if name == "llama-bpe":
+    if name in ("llama-bpe", "dbrx", "smaug-bpe"):
         return _split(r"\p{N}{1,3}")
     if name == "qwen2":
         return _split(r"\p{N}")
-    raise TokenizeError(
-        f"{source}: pre-tokenizer {name!r} is not supported; supported: smollm, gpt-2, llama-bpe, qwen2"
-    )
+    raise TokenizeError(f"{source}: pre-tokenizer {name!r} is not supported; supported: {', '.join(_PRE_TOKENIZERS)}")
 
 
 def from_gguf(path: Path) -> TokenizerFiles:

@@ -63,6 +63,8 @@ BAD_FILES = [
     (with_tensor("blk.0.attn_x.weight", np.zeros(4, np.float32), Type.F32), errors.UnsupportedModel, r"attn_x"),
     (says("gptneox"), errors.UnsupportedModel, "gptneox.*llama"),
     (says(expert_count=8), errors.UnsupportedModel, "experts"),
+    (says("olmo2", sliding_window=4096), errors.UnsupportedModel, "attention.sliding_window"),
+    (says("granite", rope_scaling_finetuned=False), errors.UnsupportedModel, "rope.scaling.finetuned"),
     (says(rope_dimension_count=files.HEAD // 2), errors.UnsupportedModel, "rotary"),
 ]
 

@@ -59,6 +59,16 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
         assert (form.element, form.group, form.bits) == (grouped.element, grouped.group, grouped.bits)
 
 
+@pytest.mark.parametrize("name", ["fp8, blocks", "pack-quantized W4A16", "gptq, act order", "awq"])
+def test_fused_projections_are_weights_like_others(tmp_path: Path, name: str) -> None:
+    values = folders.write(tmp_path, KINDS[name], architecture="Phi3ForCausalLM")
+    checkpoint = open_weights(tmp_path)
+    assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
+    assert {
+        f"model.layers.0.{part}.weight" for part in ("self_attn.qkv_proj", "mlp.gate_up_proj")
+    } < checkpoint.quantized()
+
+
 def test_scales_beyond_float16_are_not_codes(tmp_path: Path) -> None:
     """Four bits have a minimum of -8 times the scale."""
     for name, size in (("gptq", 9000.0), ("pack-quantized W4A16, bfloat16", 1e-9)):

@@ -1,8 +1,10 @@
 """Weights: every number format gives what its reference gives."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import tiny_files as files
@@ -10,8 +12,11 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize
 from safetensors.torch import save_file
+from tiny_families import CONFIGS
+from tiny_models import RandomCheckpoint
 
 from legato_engine import errors
+from legato_engine.models.config import from_huggingface
 from legato_engine.weights.opening import open_weights
 
 QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -196,3 +201,38 @@ def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path
     assert (found.config, found.names()) == (plain.config, plain.names())
     for name in found.names():
         assert torch.equal(found.tensor(name), tensors[name])
+
+
+SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "metadata"),
+    [("granite", "granite", SCALES), ("olmo 2", "olmo2", {}), ("smollm 3", "smollm3", {"rope_freq_base": 2e6})],
+)
+def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
+    tmp_path: Path, name: str, architecture: str, metadata: dict[str, float]
+) -> None:
+    """Names of tensors are those of llama.cpp's converter; all but OLMo 2's queries and keys are reordered."""
+    raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None}
+    config = from_huggingface(raw, name)
+    weights = RandomCheckpoint(config)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.layers)
+    tensors: Tensors = {}
+    for each in weights.names():
+        tensor = weights.tensor(each)
+        if architecture != "olmo2" and each.endswith(("q_proj.weight", "k_proj.weight")):
+            tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
+        tensors[names.get_name(each, (".weight",)) or each] = tensor.numpy(), Type.F32
+    sizes = {
+        "block_count": 4, "context_length": config.max_length, "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size, "head_count": config.heads, "head_count_kv": config.kv_heads,
+        "key_length": config.head_dim, "value_length": config.head_dim, "vocab_size": config.vocab_size,
+        "rope_freq_base": config.rope_theta,
+    }  # fmt: skip
+
+    checkpoint = open_weights(files.write_gguf(tmp_path / "it.gguf", tensors, architecture, **sizes | metadata))
+
+    for value, expected in zip(astuple(checkpoint.config), astuple(config), strict=True):
+        assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
+    assert all(torch.equal(checkpoint.tensor(each), weights.tensor(each)) for each in weights.names())

@@ -24,8 +24,11 @@ def test_the_vocabulary_reaches_to_the_largest_id(trained, tmp_path):
     ("pre", "text", "pieces"),
     [
         ("gpt-2", "a 1234  b", ["a", " 1234", " ", " b"]),
-        ("smollm", "a 1234  b", ["a", " ", "1", "2", "3", "4", " ", " b"]),
-        ("llama-bpe", "a 12345\n\nIT'S", ["a", " ", "123", "45", "\n\n", "IT", "'S"]),
+        *((name, "a 1234  b", ["a", " ", "1", "2", "3", "4", " ", " b"]) for name in ("smollm", "refact")),
+        *(
+            (name, "a 12345\n\nIT'S", ["a", " ", "123", "45", "\n\n", "IT", "'S"])
+            for name in ("llama-bpe", "dbrx", "smaug-bpe")
+        ),
         ("qwen2", "a 123!\nb", ["a", " ", "1", "2", "3", "!\n", "b"]),
     ],
 )
@@ -176,7 +179,7 @@ def test_a_git_lfs_pointer_is_refused_with_the_way_to_fetch_it(tmp_path, trained
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"pre": "superbpe"}, "superbpe.*smollm, gpt-2, llama-bpe, qwen2"),
+        ({"pre": "superbpe"}, "superbpe.*smollm, refact, gpt-2, llama-bpe, dbrx"),
         ({"model": "llama"}, "'llama'.*gpt2"),
         ({"eos_token_id": 10**6}, "eos_token_id"),
         ({"chat_template": "{% for %}"}, "template is broken"),
