@@ -33,6 +33,7 @@ from legato_protocol.wire.demand import DemandReport
 
 CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
+PAUSE = 0.1  # seconds between questions, which take most of the processor time of an API server
 QUICK = main.Timings(
     terms=Terms(duration=3, renew_within=2.0, retry=0.2),
     claims=Terms(duration=3, renew_within=2.0, retry=0.2),
@@ -70,7 +71,7 @@ class Kubelet:
                     for pod in (await self.cluster.list("Pod", self.namespace)).items:
                         with contextlib.suppress(ObjectNotFound, Conflict):
                             await self._tend(pod)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(PAUSE)
         finally:
             for server in self._servers.values():
                 server.close()
@@ -309,7 +310,7 @@ class Space:
 
     async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 90) -> None:
         """Waits until it holds, or gives what is wanted."""
-        await waiting.until(condition, *wanted, seconds=seconds)
+        await waiting.until(condition, *wanted, seconds=seconds, every=PAUSE)
 
 
 def _is_seen(item: Object) -> bool:
