@@ -33,7 +33,7 @@ ARCHITECTURES = {
     ),
     "Phi3ForCausalLM": Architecture(
         "legato_engine.models.phi3", "Phi3", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
-        ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"),
+        ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"), "phi3",
     ),
     "Gemma3ForCausalLM": Architecture(
         "legato_engine.models.gemma3", "Gemma3", "Gemma 3 (text, also of `Gemma3ForConditionalGeneration`)",

@@ -146,7 +146,8 @@ def from_gguf(
         raise UnsupportedModel(f"{source}: mixtures of experts ({raw['expert_count']} experts) are not supported")
     hidden, heads = size(raw, "embedding_length", source), size(raw, "attention.head_count", source)
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
-    if raw.get("rope.dimension_count", head_dim) != head_dim:
+    rotated = size(raw, "rope.dimension_count", source, head_dim)
+    if rotated != head_dim and name != "phi3":
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
     if raw.get("attention.value_length", head_dim) != head_dim:
         lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
@@ -177,7 +178,9 @@ def from_gguf(
             rope_scaling=rope.from_gguf(raw, factors, head_dim, source),
             rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
-            sliding_window=None,  # llama.cpp reads no window for these architectures
+            # llama.cpp reads no window for other architectures; phi3 has 0 for none.
+            sliding_window=_window(raw, "attention.sliding_window", source) if name == "phi3" else None,
+            rotated=rotated / head_dim,
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
             unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # in no key

@@ -51,15 +51,19 @@ _LAYER_NAMES = {
 }
 
 
-def huggingface_name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; an unknown name is returned unchanged."""
+_FUSED_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}  # of phi3
+
+
+def huggingface_name(name: str, architecture: object = None) -> str:
+    """Hugging Face's name of a GGUF tensor; an unknown name is returned unchanged. `architecture` is llama.cpp's."""
     module, _, kind = name.rpartition(".")
     if module in _MODEL_NAMES:
         return f"{_MODEL_NAMES[module]}.{kind}"
     block, _, rest = module.partition(".")
     layer, _, part = rest.partition(".")
-    if block == "blk" and part in _LAYER_NAMES:
-        return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
+    known = _LAYER_NAMES | (_FUSED_NAMES if architecture == "phi3" else {})
+    if block == "blk" and part in known:
+        return f"model.layers.{layer}.{known[part]}.{kind}"
     return name
 
 
@@ -81,7 +85,8 @@ class GgufFile(Checkpoint):
         self.quantization = f"GGUF {', '.join(types)}"
         self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
-        self._tensors = {huggingface_name(name): info for name, info in header.tensors.items()}
+        architecture = header.metadata.get("general.architecture")
+        self._tensors = {huggingface_name(name, architecture): info for name, info in header.tensors.items()}
         self.config = configs.from_gguf(
             header.metadata,
             frozenset(header.tensors),

@@ -208,20 +208,25 @@ SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4
 
 @pytest.mark.parametrize(
     ("name", "architecture", "metadata"),
-    [("granite", "granite", SCALES), ("olmo 2", "olmo2", {}), ("smollm 3", "smollm3", {"rope_freq_base": 2e6})],
+    [
+        ("granite", "granite", SCALES),
+        ("olmo 2", "olmo2", {}),
+        ("smollm 3", "smollm3", {}),
+        ("phi 3", "phi3", {"sliding_window": 48, "rope_dimension_count": 24}),
+    ],  # fmt: skip
 )
 def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
     tmp_path: Path, name: str, architecture: str, metadata: dict[str, float]
 ) -> None:
-    """Names of tensors are those of llama.cpp's converter; all but OLMo 2's queries and keys are reordered."""
-    raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None}
+    """Names of tensors are those of llama.cpp's converter; those of Llama's kin have queries and keys reordered."""
+    raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None, "partial_rotary_factor": 0.75}
     config = from_huggingface(raw, name)
     weights = RandomCheckpoint(config)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.layers)
     tensors: Tensors = {}
     for each in weights.names():
         tensor = weights.tensor(each)
-        if architecture != "olmo2" and each.endswith(("q_proj.weight", "k_proj.weight")):
+        if architecture in ("granite", "smollm3") and each.endswith((".q_proj.weight", ".k_proj.weight")):
             tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
         tensors[names.get_name(each, (".weight",)) or each] = tensor.numpy(), Type.F32
     sizes = {
