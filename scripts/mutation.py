@@ -33,10 +33,11 @@ TARGETS = {
         tuple(f"legato_engine/transfer/{place}" for place in ("*.py", "blocks/*", "connections/*", "session/*")),
         (
             "tests/engine/transfer",
+            "tests/engine/core/test_handoff_link.py",
             "--ignore=tests/engine/transfer/ucx",
             "--ignore=tests/engine/transfer/test_schedules.py",
             "-k",
-            "not TCP and not SharedMemory and not links_own",
+            "(not TCP and not SharedMemory and not links_own) or handoff_link",
         ),
     ),
     "relay": Mutated(

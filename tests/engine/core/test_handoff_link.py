@@ -79,10 +79,12 @@ def test_a_machine_whose_name_has_no_address_needs_a_setting(monkeypatch):
     assert opened(Machine(), "TCP")[0].link.transport == "TCP"
 
 
-def test_nothing_is_tried_where_something_is_missing_and_without_a_device_that_is_no_fallback():
+@pytest.mark.parametrize("transport", ["Auto", "RDMA"])
+def test_nothing_is_tried_where_something_is_missing_and_without_a_device_only_rdma_falls_back(transport):
     machine = Machine(missing=["no device", "no verbs"], has_device=False)
-    found, _ = opened(machine, on_device=True)
-    assert (found.link.transport, found.reason, found.fallback) == ("TCP", "RDMA: no device; no verbs", False)
+    found, _ = opened(machine, transport, on_device=True)
+    assert (found.link.transport, found.reason) == ("TCP", "RDMA: no device; no verbs")
+    assert found.fallback is (transport == "RDMA")
     assert machine.tried == []
 
 
@@ -97,6 +99,7 @@ GPU = {"on_device": True}
         ({"failing": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
         ({"closed": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
         ({}, {"transport": "TCP", "required": True}, [], "TCP", ""),
+        ({}, {"transport": "SharedMemory"}, [], "SharedMemory", ""),
         ({}, GPU, ["GPUDirect"], "GPUDirect", ""),
         ({"failing": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
         ({"closed": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
@@ -127,6 +130,8 @@ def test_the_first_transport_that_passes_its_self_test_and_opens_is_used(direct,
 def test_what_is_required_and_cannot_be_had_stops_the_worker(transport, machine):
     with pytest.raises(LinkError, match="no allowed transport for hand-offs can be used: RDMA: "):
         opened(Machine(**machine), transport, required=True)
+    with pytest.raises(LinkError, match="TCP: UCX could not register memory"):
+        opened(Machine(closed=["TCP"]), "TCP")
 
 
 def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):

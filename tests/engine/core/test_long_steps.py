@@ -54,10 +54,3 @@ def test_a_step_under_way_is_reported_with_the_time_that_it_should_take(world):
     assert worker.pulse.beat().expected == expected
     world.run(700)
     assert (worker.status.load.step_age, worker.status.load.step_expected) == (0, 0)
-
-
-def test_the_pulse_counts_from_the_launch_of_a_step_to_its_end(world):
-    worker = world.worker("u", step_turns=lambda: 5)
-    world.generate(worker, max_tokens=1, turns=0)
-    busy = [(world.run(1), worker.pulse.beat().busy)[1] for _ in range(30)]
-    assert (max(busy), busy[-1]) == (5.0, 0.0)

@@ -114,14 +114,6 @@ def test_prompts_and_answers_count_where_they_are_computed(world):
     assert [served(worker.others[OTHER]) for worker in (prefill, decode)] == [(len(world.prompt), 0), (0, 6)]
 
 
-def test_a_gateway_that_connects_again_does_not_count_its_own_tokens(world, worker):
-    worker.send(Generate("r", 1, of_tenant(world, max_tokens=150)))
-    world.run(8)
-    worker.send(left=(world.gateway,), joined=(OTHER,))
-    world.run(8)
-    assert served(worker.others.get(OTHER, [])) == (0, 0)
-
-
 def test_a_deadline_ends_a_sequence_with_a_typed_failure(world, worker):
     world.generate(worker, deadline=8.0, max_tokens=150, turns=12)
     (failed,) = worker.failures()
