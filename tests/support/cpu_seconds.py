@@ -1,7 +1,7 @@
 """A pytest plugin that reports where a test run's processor time goes: `scripts/test -p cpu_seconds`.
 
 Counts user and system time of the processes that run tests and of the children that they have waited for, per test
-file. Time of a service that several files share counts for the file at whose end it is stopped.
+file. What a fixture of the whole run has started counts for the fixture, where it is stopped.
 """
 
 import os
@@ -15,11 +15,19 @@ ROWS = 60
 
 _cpu: Counter[str] = Counter()
 _elapsed: Counter[str] = Counter()
+_spent: Counter[str] = Counter()  # in this process, since its last report
 _before = 0.0
 
 
 def _now() -> float:
     return sum(os.times()[:4])
+
+
+def _count(name: str) -> None:
+    global _before
+    now = _now()
+    _spent[name] += now - _before
+    _before = now
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,19 +36,27 @@ def pytest_runtest_logstart() -> None:
     _before = _now()
 
 
+def pytest_fixture_post_finalizer(fixturedef: Any, request: pytest.FixtureRequest) -> None:
+    is_shared = fixturedef.scope == "session"
+    _count(f"(fixture {fixturedef.argname})" if is_shared else _file(request.node.nodeid))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Iterator[Any]:
-    global _before
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
     report = yield
-    now = _now()
-    report.processor_seconds, _before = now - _before, now
+    _count(_file(item.nodeid))
+    report.processor_seconds = dict(_spent)
+    _spent.clear()
     return report
 
 
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
 def pytest_runtest_logreport(report: Any) -> None:
-    name = report.nodeid.partition("::")[0]
-    _cpu[name] += getattr(report, "processor_seconds", 0.0)
-    _elapsed[name] += report.duration
+    _cpu.update(getattr(report, "processor_seconds", {}))
+    _elapsed[_file(report.nodeid)] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
