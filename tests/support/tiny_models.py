@@ -59,7 +59,7 @@ class RandomCheckpoint(Checkpoint):
         change: Callable[[Tensors], None] = lambda tensors: None,
         kinds: Callable[[str], str | None] = lambda name: None,
     ) -> None:
-        self.config, self.fingerprint = config, "random"
+        self.path, self.config, self.fingerprint = Path("random"), config, "random"
         draw = torch.Generator().manual_seed(7)
         self._tensors: Tensors = {}
         self._packed: dict[str, Packed] = {}

@@ -14,13 +14,21 @@ import numpy as np
 import pytest
 import torch
 from grammar_vocabulary import COMPILER, END, TOKENS, text
+from tiny_models import PROCESSORS
 
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
+from legato_engine.weights.quantization import rounding
 from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX
 
-CHECKPOINT = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, max_length=1024))
+CONFIG = replace(interpreted_models.LLAMA, max_length=1024)
+CHECKPOINTS = {
+    "float32": lora_folders.RandomCheckpoint(CONFIG),
+    "FP8": rounding.rounded(lora_folders.RandomCheckpoint(CONFIG), "FP8"),
+    "4 bits": lora_folders.RandomCheckpoint(CONFIG, kinds=lambda name: "Q4_1"),
+}
+FROM_CODES = {"dtype": "auto", "instructions": PROCESSORS["codes"]}
 LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 21, 31, 8, 130, 277, 6)  # of 16 prompts
 NEW_TOKENS = 32
 PATIENCE = 250.0  # seconds; only a hang reaches it
@@ -29,7 +37,8 @@ LIMITS = {"max_running": 16, "max_waiting": 16}
 
 def load(checkpoint, **options):
     """A worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
-    made = Runner.load(checkpoint, block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, **options)
+    given = {"block_size": 16, "kv_cache_bytes": 4 << 20, "dtype": "float32", "threads": 1}
+    made = Runner.load(checkpoint, **given | options)
     with torch.inference_mode():
         made.arena.blocks.fill_(3.0)
     return made
@@ -50,17 +59,22 @@ def serve(world):
     return serve
 
 
-@pytest.mark.parametrize("kv", ["Auto", "FP8"])
-def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request, kv):
+@pytest.mark.parametrize(
+    ("weights", "options", "lengths"),
+    [("float32", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("4 bits", FROM_CODES, LENGTHS[:6])],
+    ids=["float32", "FP8 weights and KV", "4 bits"],
+)
+def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request, weights, options, lengths):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
-    workers, oracle = [], oracle_of(CHECKPOINT, kv == "FP8")
+    checkpoint = CHECKPOINTS[weights]
+    workers, oracle = [], oracle_of(checkpoint, "kv_dtype" in options)
     for name in ("p", "d"):
-        made = load(CHECKPOINT, max_length=1024, kv_dtype=kv)
+        made = load(checkpoint, max_length=1024, **options)
         link = ucx.open("TCP", "127.0.0.1", made.arena.address, made.arena.nbytes)
         request.addfinalizer(link.close)
         workers.append(world.worker(name, runner=made, link=link, max_length=1024, chunk=128, **LIMITS))
     prefill, decode = workers
-    prompts = dict(enumerate(interpreted_models.prompts(CHECKPOINT.config.vocab_size, LENGTHS)))
+    prompts = dict(enumerate(interpreted_models.prompts(CONFIG.vocab_size, lengths)))
     params = {"max_tokens": NEW_TOKENS, "temperature": 0.0, "stop_token_ids": ()}
     for index, prompt in prompts.items():
         world.hand_off(prefill, decode, world.sequence(prompt, **params), room=index + 1, id=str(index))
@@ -80,7 +94,9 @@ def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, reque
             assert decode.items(id)[0].cached_tokens == (len(prompt) - 1) // 16 * 16
 
 
-WORDS = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, vocab_size=len(TOKENS)))
+WORDS = lora_folders.RandomCheckpoint(
+    replace(interpreted_models.LLAMA, vocab_size=len(TOKENS)), kinds=lambda name: "Q4_1"
+)
 TIE = 2e-3
 SIZES = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 4}
 PROPERTIES = {"name": {"type": "string", "maxLength": 20}, "sizes": SIZES, "kind": {"enum": ["é", "日本", None]}}
@@ -115,7 +131,8 @@ def masked(oracle_of):
 
 
 def test_under_grammars(world, serve, masked):
-    runner = load(WORDS, max_length=512)
+    """With weights of 4 bits."""
+    runner = load(WORDS, max_length=512, **FROM_CODES)
     grammars = Compilations(lambda: COMPILER)
     worker = world.worker("u", runner=runner, grammars=grammars, link=False, max_length=512, chunk=512, **LIMITS)
     prompts = dict(zip(GRAMMARS, interpreted_models.prompts(256, (5, 21, 3)), strict=True))
