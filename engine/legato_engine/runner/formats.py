@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
-from legato_engine.backends.cuda import support
+from legato_engine.backends.cuda import products, support
 from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.products import CodesProduct
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
 from legato_engine.kernels.paths import FLOAT8, Path, WeightForm
@@ -19,14 +20,15 @@ from legato_engine.weights.checkpoint import Checkpoint
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _KV_NAMES = {"fp8": FLOAT8}  # of settings that differ from torch's names
 _TABLES = ("model.embed_tokens", "lm_head")
+_EMBEDDINGS = "model.embed_tokens.weight"  # on a GPU, always of 16 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
     """The formats of a worker: `dtype` of weights and activations, `kv` of the arena. `why` is the reason in words.
 
-    `path` has the kernels of the backend `cpu`. `fallback` is the reason why torch's own operators compute: kernels
-    could not be compiled, or do not support the model."""
+    `path` has the kernels of the backend `cpu`, `chip` the ones of the backend `cuda`. `fallback` is the reason
+    why torch's own operators compute: kernels could not be compiled, or do not support the model."""
 
     name: str
     backend: Literal["cpu", "cuda", "torch"]
@@ -35,6 +37,7 @@ class Formats:
     why: str
     fallback: str = ""
     path: Path | None = None
+    chip: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}"
@@ -48,18 +51,43 @@ class Formats:
 
     def quantized(self, checkpoint: Checkpoint) -> str:
         """The format of the file's quantized weights and their form in memory, in words; empty if it has none."""
-        names = checkpoint.quantized()
+        names = sorted(checkpoint.quantized())
         if not names:
             return ""
-        kept = sum(self._code_bytes(checkpoint, name) > 0 for name in names)
-        tiles = self.path is not None and self.path.weights is WeightForm.TILES
-        others = len(names) if tiles else len(names) - kept
-        to = "bfloat16" if tiles else str(self.dtype).removeprefix("torch.")
-        forms = [f"{kept} kept as codes"] * (kept > 0) + [f"{others} dequantized to {to}"] * (others > 0)
-        return f"{checkpoint.quantization}: of {len(names)} weights, {', '.join(forms)}"
+        forms: dict[str, list[str]] = {}
+        for name in names:
+            forms.setdefault(self._form(checkpoint, name), []).append(name)
+        parts = (f"{len(named)} {form.format(first=named[0])}" for form, named in forms.items())
+        return f"{checkpoint.quantization}: of {len(names)} weights, {', '.join(parts)}"
+
+    def products(self, checkpoint: Checkpoint) -> str:
+        """The GPU's products with codes, by name: workers with other ones compute other KV."""
+        chosen = {self.product(checkpoint, name) for name in checkpoint.quantized()}
+        return ", ".join(sorted(product.many.value for product in chosen if product is not None))
+
+    def product(self, checkpoint: Checkpoint, name: str) -> CodesProduct | None:
+        """The GPU's product with the codes of a weight; None: it is dequantized when it is loaded."""
+        if self.backend != "cuda" or name == _EMBEDDINGS:
+            return None
+        return products.choose(checkpoint.grouped_form(name), checkpoint.shape(name), self.dtype, self.chip)
+
+    def _form(self, checkpoint: Checkpoint, name: str) -> str:
+        """The form of a quantized weight in memory, in words; `{first}` stands for the first weight with that form."""
+        to = str(self.dtype).removeprefix("torch.")
+        if (product := self.product(checkpoint, name)) is not None:
+            return f"kept as codes (more than {product.few} rows: {product.many.value})"
+        if self.path is not None and self.path.weights is WeightForm.TILES:
+            codes = "kept as codes and " if self._code_bytes(checkpoint, name) else ""
+            return f"{codes}dequantized to bfloat16"
+        if self._code_bytes(checkpoint, name):
+            return "kept as codes"
+        why = f", without a kernel on {self.chip}: {{first}}"
+        return f"dequantized to {to}{why if self.backend == 'cuda' and name != _EMBEDDINGS else ''}"
 
     def _code_bytes(self, checkpoint: Checkpoint, name: str) -> float:
         """Bytes of each value of the codes in memory, including scales; 0 if the weight is only dequantized."""
+        if self.product(checkpoint, name) is not None and (form := checkpoint.grouped_form(name)) is not None:
+            return form.bits / 8
         bits, path = checkpoint.packed_bits(name), self.path
         if not bits or path is None:
             return 0
@@ -113,7 +141,7 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
     if fallback:
         why = f"{why}, by torch's own operators, which are slower: {fallback}"
         return Formats(f"{literal} by torch", "torch", supported[literal], literal, why, fallback)
-    return Formats(literal, "cuda", supported[literal], literal, why)
+    return Formats(literal, "cuda", supported[literal], literal, why, chip=gpu.chip)
 
 
 def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:

@@ -76,7 +76,7 @@ class Runner:
         self.fallback = chosen.fallback
         self.kv_revision = _revision(
             checkpoint.fingerprint, repr(model.config.rope_scaling), str(arena.layout), chosen.name,
-            "cuda" if gpu else "cpu", str(NUMERICS),
+            chosen.products(checkpoint), "cuda" if gpu else "cpu", str(NUMERICS),
         )  # fmt: skip
         self.written: DeviceEvent | None = None
         self._pending: PendingSamples | None = None  # of the step launched last

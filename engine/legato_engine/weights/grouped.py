@@ -74,8 +74,8 @@ def together(parts: Sequence[Grouped]) -> Grouped:
     first = parts[0]
 
     def join(of: Callable[[Grouped], torch.Tensor | None]) -> torch.Tensor | None:
-        found = [each for part in parts if (each := of(part)) is not None]
-        return torch.cat(found) if found else None
+        tensors = [each for part in parts if (each := of(part)) is not None]
+        return torch.cat(tensors) if tensors else None
 
     def scales(of: Callable[[Grouped], Scales]) -> Scales:
         return Scales(torch.cat([of(part).values for part in parts]), join(lambda part: of(part).factors))

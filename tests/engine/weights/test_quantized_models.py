@@ -6,12 +6,16 @@ import interpreted_models
 import pytest
 import quantized_folders as folders
 import tiny_files as files
+import torch
 from gguf import GGMLQuantizationType as Type
 from tiny_models import PROCESSORS, prompt
 
+from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.weights.opening import open_weights
+from legato_protocol.sampling.parameters import SamplingParams
 
 # As llama.cpp mixes them: some matrices of a Q4_K file have more bits.
 MIXED = {"attn_v": Type.Q6_K, "ffn_down": Type.Q5_K, "token_embd": Type.Q6_K, "attn_q": Type.Q8_0, "ffn_up": Type.Q5_1}
@@ -43,7 +47,7 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
 
 DEQUANTIZED, KEPT = "of 14 weights, 14 dequantized to float32", "of 14 weights, 14 kept as codes"
 FOLDERS = [
-    ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, dynamic activations not applied): {DEQUANTIZED}"),
+    ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, for dynamic activations): {DEQUANTIZED}"),
     ("float-quantized, channel", "auto", DEQUANTIZED),
     ("int-quantized", "auto", KEPT),
     ("pack-quantized W4A16, bfloat16", "auto", KEPT),
@@ -77,15 +81,48 @@ def test_greedy_tokens_of_quantized_folders_are_those_of_transformers(
         oracle_of(checkpoint).check(given, output)
 
 
-@pytest.mark.parametrize("name", ["fp8, blocks", "gptq"])
-def test_a_gpu_dequantizes_while_loading(sequences, oracle_of, tmp_path: Path, name: str) -> None:
-    folders.write(tmp_path, folders.KINDS[name])
-    checkpoint = open_weights(tmp_path)
-    runner = interpreted_models.load(checkpoint, max_length=64)
-    run = sequences(runner, [prompt(1, 9, files.VOCAB)], new_tokens=3)
-    run.prefill(0, 9)
+ON_GPUS = [
+    ("fp8, blocks", "14 kept as codes (more than 128 rows: weights dequantized"),
+    ("pack-quantized W4A16, asymmetric", "14 kept as codes (more than 128 rows: weights dequantized"),
+    ("gptq, act order", "14 kept as codes"),
+    ("gptq, 8 bits, asymmetric", "14 kept as codes"),
+    (
+        "odd groups",
+        "14 dequantized to float32, without a kernel on interpreter: model.layers.0.mlp.down_proj.weight",
+    ),
+]
+ODD = folders.Kind(folders.FP8 | {"weight_block_size": [128, 24]}, folders.dense((128, 24), "weight_scale_inv"))
+
+
+@pytest.mark.parametrize(("name", "text"), ON_GPUS)
+def test_a_gpu_computes_from_codes(sequences, oracle_of, tmp_path: Path, name: str, text: str) -> None:
+    folders.write(tmp_path, ODD if name == "odd groups" else folders.KINDS[name])
+    checkpoint, gpu = open_weights(tmp_path), Interpreted(2)
+    runner = interpreted_models.load(checkpoint, max_length=64, gpu=gpu)
+    run = sequences(runner, [prompt(1, 40, files.VOCAB)], new_tokens=3)
+    run.prefill(0, 40)
     run.decode([0])
-    assert DEQUANTIZED in runner.formats
-    values = sum(checkpoint.tensor(name).numel() for name in checkpoint.names())
-    assert runner.weight_bytes == pytest.approx(4 * values, rel=0.01)  # norms do not count
+    assert f"of 14 weights, {text}" in runner.formats
+    chosen = formats.choose("float32", PROCESSORS["codes"], gpu, checkpoint.config, 16)
+    assert runner.weight_bytes == pytest.approx(sizing.needs(checkpoint, chosen, 512, 64).weights, rel=0.02)
     oracle_of(checkpoint).check(run.prompts[0], run.outputs[0])
+
+
+@pytest.mark.parametrize(("name", "dtype", "text"), [
+    ("fp8, blocks", "float32", "by Triton"), ("float-quantized, tensor", "bfloat16", "by torch._scaled_mm"),
+])  # fmt: skip
+def test_larger_steps_have_activations_in_fp8(tmp_path: Path, name: str, dtype: str, text: str) -> None:
+    """Steps of up to 32 rows do not. Workers that differ in it exchange no KV."""
+    folders.write(tmp_path, folders.KINDS[name])
+    checkpoint, gpus = open_weights(tmp_path), [Interpreted(2, chip) for chip in ("sm_80", "sm_89")]
+    for gpu in gpus:
+        gpu.dtypes = (torch.float32, torch.bfloat16)
+    without, applied = (interpreted_models.load(checkpoint, dtype=dtype, max_length=64, gpu=gpu) for gpu in gpus)
+    assert f"14 kept as codes (more than 32 rows: FP8 activations, {text})" in applied.formats
+    assert without.kv_revision != applied.kv_revision
+    for count, least, most in ((32, 0, 1e-5), (40, 0.01, 0.3)):
+        tokens = prompt(1, count, files.VOCAB)
+        rows = (Row(tokens, 0, [1, 2, 3], (Draw(0, count, SamplingParams(max_tokens=1, seed=0), tokens, count),)),)
+        expected = without.logits(rows)
+        away = (applied.logits(rows) - expected).norm() / expected.norm()
+        assert least <= away <= most

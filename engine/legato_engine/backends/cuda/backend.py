@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from legato_engine.backends import projections
+from legato_engine.backends.cuda import linear
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.layers import (
@@ -19,6 +20,7 @@ from legato_engine.backends.cuda.layers import (
     CudaSum,
     LayerFactors,
 )
+from legato_engine.backends.cuda.linear import DensePart, LinearPart, ProductMemory
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
@@ -59,6 +61,7 @@ class CudaBackend:
         self._head: CudaHead | None = None
         self._last: CudaStep | None = None
         self._workspace = Workspace(device.place)
+        self._products = ProductMemory(dtype, device, self._workspace)
         self._room = room
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
@@ -158,11 +161,11 @@ class CudaBackend:
         return CudaOutputNorm(self._norm_weight(name), self._config.rms_norm_eps, configuration)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
-        weight = projections.weights(self._checkpoint, names, self._dtype, self._device.place)
-        self.nbytes += weight.nbytes
+        parts = linear.load(self._checkpoint, names, self._products)
+        self.nbytes += sum(part.nbytes for part in parts)
         biases = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
-        return CudaLinear(names[0], weight, biases, self._buffer("linear", sum(outputs)))
+        return CudaLinear(names[0], parts, biases, self._buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
         self._progress((layer + 1) / self._config.layers)
@@ -199,7 +202,7 @@ class CudaBackend:
 
         self._head = CudaHead(
             self._norm(norm, width, buffer("sampled norm", width, self._dtype)),
-            self._table(weight),
+            self._output(weight),
             self._config.logits_multiplier,
             buffer("sampled", width, self._dtype),
             buffer("sampled residual", width, self._dtype),
@@ -230,8 +233,16 @@ class CudaBackend:
             self._rotations[rotation] = cos.to(self._device.place), sin.to(self._device.place)
         return self._rotations[rotation]
 
+    def _output(self, name: str) -> LinearPart:
+        """The output matrix, from codes unless it is the table of embeddings, too."""
+        if name in self._tables:
+            return DensePart(self._tables[name])
+        (part,) = linear.load(self._checkpoint, [name], self._products)
+        self.nbytes += part.nbytes
+        return part
+
     def _table(self, name: str) -> torch.Tensor:
-        """An embedding or output matrix, which may be one and the same."""
+        """A table of embeddings, which may be the output matrix, too."""
         if name not in self._tables:
             self._tables[name] = self._checkpoint.tensor(f"{name}.weight").to(self._device.place, self._dtype)
             self.nbytes += self._tables[name].nbytes

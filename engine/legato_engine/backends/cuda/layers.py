@@ -1,5 +1,5 @@
-"""Implements `layers.interface` by Triton's kernels, with dense products by cuBLAS. Weights, activations and the
-residual stream are of one dtype; nothing is allocated in a step without adapters.
+"""Implements `layers.interface` by Triton's kernels, with linear layers by `linear`. Activations and the residual
+stream are of one dtype; nothing is allocated in a step without adapters.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from legato_engine.backends.cuda.linear import LinearPart
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer
 from legato_engine.kernels.gpu.attention import attend as attention
@@ -63,16 +64,16 @@ class CudaOutputNorm:
 @dataclass(frozen=True, slots=True)
 class CudaLinear:
     name: str  # of its first projection
-    weight: torch.Tensor  # [out, in]
+    parts: tuple[LinearPart, ...]  # in the order of outputs
     bias: torch.Tensor | None
     out: Buffer
 
     def __call__(self, step: CudaStep, x: torch.Tensor) -> torch.Tensor:
-        out = self.out.take(len(x))
-        if self.bias is None:
-            torch.mm(x, self.weight.t(), out=out)
-        else:
-            torch.addmm(self.bias, x, self.weight.t(), out=out)
+        out, first = self.out.take(len(x)), 0
+        for part in self.parts:
+            last = first + part.outputs
+            part(x, None if self.bias is None else self.bias[first:last], out[:, first:last])
+            first = last
         for adapter, tokens in step.adapted:
             if (update := adapter.updates.get(self.name)) is not None:
                 low_rank.add(x, tokens, update.down, update.ups, out)
@@ -140,7 +141,7 @@ class CudaActivation:
 @dataclass(frozen=True, slots=True)
 class CudaHead:
     norm: CudaNorm
-    weight: torch.Tensor
+    weight: LinearPart
     by: float  # multiplies logits
     x: Buffer
     residual: Buffer
@@ -156,6 +157,7 @@ class CudaHead:
         count = len(tokens)
         given = torch.index_select(x, 0, tokens, out=self.x.take(count))
         before = torch.index_select(residual, 0, tokens, out=self.residual.take(count))
-        products = torch.mm(self.norm(step, given, before), self.weight.t(), out=self.products.take(count))
+        products = self.products.take(count)
+        self.weight(self.norm(step, given, before), None, products)
         logits = self.out.take(count).copy_(products)
         return logits.mul_(self.by) if self.by != 1 else logits

@@ -66,11 +66,9 @@ class ProductMemory:
         self._sums: torch.Tensor | None = None
         self._weights: torch.Tensor | None = None
         self.tiles = {
-            (rows, kind): choose(
-                "multiply_codes", {"rows": rows, "bits": 4 if kind is CodeKind.INT4 else 8}, device.chip
-            )
+            (rows, bits): choose("multiply_codes", {"rows": rows, "bits": bits}, device.chip)
             for rows in _TILE_ROWS
-            for kind in CodeKind
+            for bits in (4, 8)
         }
 
     def sums(self) -> torch.Tensor:
@@ -119,7 +117,7 @@ class CodesPart:
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         if len(x) <= self._product.few:
             tile = next((rows for rows in _TILE_ROWS if rows >= len(x)), _TILE_ROWS[-1])
-            config = self._memory.tiles[tile, self._weight.kind]
+            config = self._memory.tiles[tile, self._weight.bits]
             multiply(x, self._weight, bias, out, self._sums, self._memory.device.processors, config)
         elif self._product.many is ManyRows.DEQUANTIZED:
             self._multiply_dequantized(x, bias, out)

@@ -38,7 +38,8 @@ class Layout(Enum):
 
 
 class Activations(Enum):
-    """The quantization of a layer's input that the checkpoint was made for. Legato does not apply it."""
+    """The quantization of a layer's input that the checkpoint was made for. Only GPUs that multiply FP8 apply it, with
+    scales of their own."""
 
     NONE = "none"
     STATIC = "static"
@@ -84,7 +85,7 @@ class Format:
     def __str__(self) -> str:
         zero = " with zero points" if self.zero_points else ""
         tiles = " or ".join(str(tile) for tile in self.tiles)
-        made_for = "" if self.activations is Activations.NONE else f", {self.activations.value} activations not applied"
+        made_for = "" if self.activations is Activations.NONE else f", for {self.activations.value} activations"
         return f"{self.element.value}{zero}, a scale per {tiles}{made_for}"
 
 

@@ -39,8 +39,10 @@ def _quantize_rows(
 
 
 def quantize_rows(x: torch.Tensor, group: int, out: torch.Tensor, scales: torch.Tensor, config: Configuration) -> None:
-    """x [rows, inputs], neighbours in a row contiguous → out e4m3 [rows, inputs] and scales float32 [groups, rows], both
-    contiguous. A group has `group` inputs, the last one the rest. Tile: WIDTH, the most inputs of a program."""
+    """x [rows, inputs], neighbours in a row contiguous → out e4m3 [rows, inputs] and scales float32 [groups, rows].
+
+    Results are contiguous. A group has `group` inputs, the last one the rest. Tile: WIDTH, the inputs of a program.
+    """
     rows, inputs = x.shape
     width = triton.next_power_of_2(min(group, inputs))
     groups = max(1, config.tiles["WIDTH"] // width)
@@ -71,7 +73,7 @@ def _multiply_fp8(
     outputs,
     out_stride,
     UNIT: tl.constexpr,  # divides inputs and GROUP
-    GROUP: tl.constexpr,  # 0: the scale is that of all inputs
+    GROUP: tl.constexpr,  # 0: all inputs share a scale
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
 ):

@@ -111,7 +111,7 @@ def _multiply_codes(
     output_stride,
     KIND: tl.constexpr,
     UNIT: tl.constexpr,
-    GROUP: tl.constexpr,  # 0: the scale is that of all inputs
+    GROUP: tl.constexpr,  # 0: all inputs share a scale
     SHARED: tl.constexpr,
     MINIMUM_SHARED: tl.constexpr,
     ZERO: tl.constexpr,
