@@ -20,6 +20,7 @@ SHAPES = {
     "biases": llama(attention_bias=True, mlp_bias=True),
     "qwen 3": llama(architecture="Qwen3ForCausalLM", head_dim=64),
     "phi 3": FAMILIES["phi 3"],  # with fused projections
+    "olmo 2": FAMILIES["olmo 2"],  # whose linear layers take the residual stream
 }
 ADAPTERS = {
     "all": {"rank": 4},
@@ -114,22 +115,24 @@ def tiles(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("form", "kv", "held"),
+    ("form", "kv", "held", "shape"),
     [
-        on("codes", "Auto", "float32"),
-        on("int8", "Auto", "bfloat16"),
-        on("int8", "Float32", "float32"),
-        on("int8-bf16", "Auto", "bfloat16"),
-        on("int8-avx2", "Auto", "bfloat16"),
-        ("tiles", "Auto", "bfloat16"),
+        on("codes", "Auto", "float32", "kernels"),
+        on("int8", "Auto", "bfloat16", "kernels"),
+        on("int8", "Float32", "float32", "kernels"),
+        on("int8-bf16", "Auto", "bfloat16", "kernels"),
+        on("int8-avx2", "Auto", "bfloat16", "kernels"),
+        ("tiles", "Auto", "bfloat16", "kernels"),
+        ("tiles", "Auto", "bfloat16", "olmo 2"),
     ],
 )
-def test_all_formats_of_a_quantized_base_stay_close_to_float32(form, kv, held, draws, adapters, tiles):
+def test_all_formats_of_a_quantized_base_stay_close_to_float32(form, kv, held, shape, draws, adapters, tiles):
     """Few rows are computed from 4-bit codes by a recorded program, more in another way. Inputs of linear layers are
     rounded to 8 bits at worst and KV to bfloat16; adapters are float32, and leave the base as it is."""
-    checkpoint = RandomCheckpoint(LLAMA, kinds=lambda name: "Q4_1")
+    config = SHAPES[shape]
+    checkpoint = RandomCheckpoint(config, kinds=lambda name: "Q4_1")
     runner, exact = load(checkpoint, "auto", kv_dtype=kv, instructions=PROCESSORS[form]), load(checkpoint)
-    ours, theirs = (adapters(each, LLAMA)["all"] for each in (runner, exact))
+    ours, theirs = (adapters(each, config)["all"] for each in (runner, exact))
 
     assert runner.formats.startswith(f"{form}: ")
     assert ("attention: pairs of bfloat16" in runner.formats) == (form == "int8-bf16")

@@ -213,7 +213,7 @@ SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4
         ("olmo 2", "olmo2", {}),
         ("smollm 3", "smollm3", {}),
         ("phi 3", "phi3", {"sliding_window": 48, "rope_dimension_count": 24}),
-    ],  # fmt: skip
+    ],
 )
 def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
     tmp_path: Path, name: str, architecture: str, metadata: dict[str, float]
