@@ -19,6 +19,15 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # Triton's kernels are interpreted. Read when a kernel is defined.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Files that run in a row in one process, and the name of what they share there. Tests of whole services also have
+# deadlines that two would miss on the same cores. They often wait; other processes run other files meanwhile.
+SHARING = {
+    "tests/system/": "service",
+    "tests/gateway/tokenizer/": "tokenizer by transformers",
+    "tests/engine/test_first_example.py": "SmolLM2",
+    "tests/engine/test_oracle.py": "SmolLM2",
+}
+
 # Some images ask for no bytecode. Each process would then compile what it imports of this project, and rewrite the
 # assertions of all tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -38,11 +47,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_test_group(item: pytest.Item) -> str | None:
-    """Keeps tests of whole services together: they share one, and have deadlines that two would miss on the same cores.
-
-    They often wait; other processes run other files meanwhile.
-    """
-    return "system" if "system" in item.path.parts else None
+    """Keeps files in one process that share a fixture of the whole run."""
+    return next((group for path, group in SHARING.items() if item.nodeid.startswith(path)), None)
 
 
 @pytest.fixture(scope="session", autouse=True)
