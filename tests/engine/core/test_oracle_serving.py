@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from grammar_vocabulary import COMPILER, END, TOKENS, text
+from tiny_families import FAMILIES
 from tiny_models import PROCESSORS
 
 from legato_engine.grammars.compilations import Compilations
@@ -24,7 +25,7 @@ from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX
 
 CONFIG = replace(interpreted_models.LLAMA, max_length=1024)
 CHECKPOINTS = {
-    "float32": lora_folders.RandomCheckpoint(CONFIG),
+    "Gemma 3": lora_folders.RandomCheckpoint(FAMILIES["gemma 3"]),  # layers with a window and without
     "FP8": rounding.rounded(lora_folders.RandomCheckpoint(CONFIG), "FP8"),
     "4 bits": lora_folders.RandomCheckpoint(CONFIG, kinds=lambda name: "Q4_1"),
 }
@@ -61,8 +62,8 @@ def serve(world):
 
 @pytest.mark.parametrize(
     ("weights", "options", "lengths"),
-    [("float32", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("4 bits", FROM_CODES, LENGTHS[:6])],
-    ids=["float32", "FP8 weights and KV", "4 bits"],
+    [("Gemma 3", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("4 bits", FROM_CODES, LENGTHS[:6])],
+    ids=["Gemma 3", "FP8 weights and KV", "4 bits"],
 )
 def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request, weights, options, lengths):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
