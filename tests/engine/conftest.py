@@ -176,7 +176,7 @@ def prompts(smollm2_tokenizer: Any) -> list[list[int]]:
         _chat("Übersetze ins Englische: Der Hund schläft im Garten."),
         story * 120,
     ]
-    return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:200] for text in texts]
+    return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:100] for text in texts]
 
 
 def _chat(question: str) -> str:

@@ -6,7 +6,7 @@ from legato_engine.runner.runner import Runner
 def test_the_real_model(oracle_of, smollm2, prompts, sequences):
     """Prompts of all kinds, each computed whole, then decoded in one batch."""
     runner = Runner.load(smollm2, block_size=16, kv_cache_bytes=128 << 20, dtype="float32", threads=1, max_length=512)
-    run = sequences(runner, prompts, 12)
+    run = sequences(runner, prompts, 8)
     for index in range(len(prompts)):
         run.prefill(index, chunk=4096)
     run.decode(range(len(prompts)))

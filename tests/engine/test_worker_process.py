@@ -84,14 +84,12 @@ async def test_sigterm_lets_it_finish_and_exit_with_0(worker):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--block-size", "17"], "--block-size: not a valid number: 17 (a power of two"),
-        (["--kv-cache-memory", "1Ki"], "kvCacheMemory of 1,024 bytes"),
         (["--model", "/no/such/model"], "/no/such/model"),
         (["--runner", "paced"], "--profile: required with --runner paced"),
     ],
 )
 def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path, model, flags, said):
-    """By the server or its core; other reasons of a core are in core/test_main."""
+    """By the server; reasons of a core are in core/test_main and server/test_core_faults."""
     process = start(tmp_path, *flags, model=str(model))
     assert process.popen.wait(PATIENCE) == 2
     assert said in process.log.read_text()

@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from kernel_inspection import inspect
 
+from legato_engine.backends.cuda import products
 from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose, triton_minor
+from legato_engine.kernels.gpu.linear import fp8
+from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, unit_of
+from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.gpu.sampling import sample as sampling
@@ -65,24 +69,33 @@ SAMPLE = {
     "sm_90": (Shape(192, 16, 16, "float16", 4096), Shape(80, 1, 64)),
     "sm_100": (Shape(160, 16, 16, "bfloat16", 4096), Shape(96, 1, 32, "float16")),
 }
+WEIGHTS = {  # kind, inputs that share a scale, zero points or minima
+    "W4A16": (CodeKind.INT4, 128, ""),
+    "AWQ": (CodeKind.INT4, 128, "zeros"),
+    "Q4_K": (CodeKind.INT4, 32, "minima"),
+    "W8A8": (CodeKind.INT8, HIDDEN, ""),
+    "FP8, blocks": (CodeKind.FLOAT8, 128, ""),
+    "FP8, channel": (CodeKind.FLOAT8, HIDDEN, ""),
+}
+FLOAT8 = ("FP8, blocks", "FP8, channel")
+CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in WEIGHTS), ("Q4_K", 16), ("FP8, blocks", 16))
 ATTENTION_ALONE = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
-# Compiled in every run: on each chip, a shape of the page, all of which come once; on one chip, all other kernels and
-# the shape with most registers.
-EVERY_RUN = {"sm_80": ATTENTION[0], "sm_89": ATTENTION[1], "sm_90": ATTENTION[2], "sm_100": ATTENTION[3]}
-OTHERS_IN_EVERY_RUN = "sm_90"
+# Compiled in every run: on one chip, a shape of the page, all other kernels, and the shape with most registers.
+EVERY_RUN = {"sm_90": ATTENTION[2]}
 Described = dict[str, Any]
 Launch = Callable[[], None]
 
 
 def described(chips: Sequence[str], whole: bool = True) -> list[Described]:
     """The page's kernels for these chips, in their order; without `whole`, those of every run."""
+    chips = chips if whole else [*EVERY_RUN]
     return [each for chip in chips for shape, launch in _cases(chip, whole) for each in _of_case(chip, shape, launch)]
 
 
 def sampled(chips: Sequence[str], whole: bool = True) -> list[Described]:
     """Attention for these chips, in the sample's shapes."""
     found = [(chip, shape) for chip in chips for shape in SAMPLE[chip]]
-    found = found if whole else [(OTHERS_IN_EVERY_RUN, SAMPLE[OTHERS_IN_EVERY_RUN][0])]
+    found = found if whole else [(chip, SAMPLE[chip][0]) for chip in EVERY_RUN]
     return [each for chip, shape in found for each in _of_case(chip, str(shape), partial(attend, chip, shape))]
 
 
@@ -111,7 +124,12 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
     """Launches, each with its shape."""
     for shape in ATTENTION if whole else (EVERY_RUN[chip],):
         yield str(shape), partial(attend, chip, shape)
-    if chip == ATTENTION_ALONE or not (whole or chip == OTHERS_IN_EVERY_RUN):
+    for name, rows in CODES if whole else CODES[:1]:
+        yield f"{name}, {rows} rows", partial(_multiply_codes, chip, name, rows)
+    if products.multiplies_fp8(chip):
+        for name in FLOAT8:
+            yield name, partial(_multiply_fp8, chip, name)
+    if chip == ATTENTION_ALONE:
         return
     residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
     yield (
@@ -126,6 +144,7 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
         f"inner {INNER}",
         partial(silu_mul, empty(TOKENS, 2 * INNER), empty(TOKENS, INNER), choose("silu_mul", {}, chip)),
     )
+    yield "Q4_K", partial(dequantize, _weight("Q4_K"), 0, empty(HIDDEN, HIDDEN), choose("dequantize_codes", {}, chip))
     words = torch.empty(BLOCKS, WORDS, dtype=torch.int64)
     yield f"blocks of {WORDS} words", partial(sum_blocks, words, ints(ROWS), words[0], choose("sum_blocks", {}, chip))
 
@@ -176,6 +195,33 @@ def _sample(chip: str) -> None:
     sampling.change(logits, draws, ints(5, 256), work, chosen)
     sampling.pick(logits, draws, work, results, True, True, chosen)
     sampling.rank(logits, draws, work, results, chosen)
+
+
+def _weight(name: str) -> CodeMatrix:
+    kind, group, least = WEIGHTS[name]
+    groups, unit = HIDDEN // group, unit_of(kind, HIDDEN, group)
+    shape = (HIDDEN // (2 * unit), HIDDEN, unit) if kind is CodeKind.INT4 else (HIDDEN, HIDDEN)
+    codes = empty(*shape, dtype=torch.int8 if kind is CodeKind.INT8 else torch.uint8)
+    scale = GroupScales(empty(groups, HIDDEN, dtype=torch.float32 if kind is CodeKind.FLOAT8 else torch.float16))
+    if least == "minima":
+        factors = empty(groups // 8, HIDDEN, dtype=torch.float16)
+        scale = GroupScales(empty(groups, HIDDEN, dtype=torch.int8), factors)
+    zeros = empty(groups, HIDDEN, dtype=torch.int8) if least == "zeros" else None
+    zero = 8 if kind is CodeKind.INT4 and least != "minima" else 0
+    return CodeMatrix(kind, codes, HIDDEN, HIDDEN, group, scale, zero, zeros, scale if least == "minima" else None)
+
+
+def _multiply_codes(chip: str, name: str, rows: int) -> None:
+    weight, x, processors = _weight(name), empty(rows, HIDDEN), ahead.CHIPS[chip].processors
+    config = choose("multiply_codes", {"rows": rows, "bits": weight.bits}, chip)
+    multiply(x, weight, None, x, torch.empty(parts_needed(processors, config)), processors, config)
+
+
+def _multiply_fp8(chip: str, name: str) -> None:
+    weight, x = _weight(name), empty(TOKENS, HIDDEN)
+    codes, scales = x.to(torch.float8_e4m3fn), torch.empty(len(weight.scale.values), TOKENS)
+    fp8.quantize_rows(x, weight.group, codes, scales, choose("quantize_rows", {}, chip))
+    fp8.multiply_fp8(codes, scales, weight, None, x, choose("multiply_fp8", {}, chip))
 
 
 def _layer(head_dim: int, block_size: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:

@@ -7,10 +7,7 @@ import pytest
 import uninterpreted
 from budget import times
 
-CASES = [
-    ("llama", 16, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("odd sizes", 16, 5),
-    ("llama", 16, 1000),
-]  # fmt: skip
+CASES = [("llama", 16, 16), ("qwen 2", 32, 1000), ("qwen 3", 64, 9), ("odd sizes", 16, 1)]
 STEPS = times(15)
 
 

@@ -63,7 +63,7 @@ HEAD_SIZES = (64, 128, 160, 192, 256)
 MIXED = ((130, 1), (61, 8), (0, 9), (37, 21))  # two that decode, a prompt, and a chunk of one
 
 
-@pytest.mark.parametrize(("slot", "group"), [*enumerate((1, 2, 3, 5, 7, 8, 11, 16))])
+@pytest.mark.parametrize(("slot", "group"), [*enumerate((1, 2, 3, 5, 7, 8))])
 def test_head_sizes_of_large_models(slot, group):
     """With few and many heads that share a KV head; formats, blocks, windows and tiles alternate."""
     dtype, dim, kv = DTYPES[slot % 3], HEAD_SIZES[slot % 5], (None, torch.uint8)[slot % 2]
@@ -83,7 +83,7 @@ def test_lists_of_an_earlier_step_leave_nothing_behind():
     assert (empty.run(decode_config(), prefill_config(), work) == 7).all()
 
 
-@settings(max_examples=times(6), deadline=None)
+@settings(max_examples=times(4), deadline=None)
 @given(
     rows=st.lists(
         st.one_of(
