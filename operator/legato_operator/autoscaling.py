@@ -133,7 +133,10 @@ class Autoscaler:
         stale = missing if observed.now - memory.known >= STALE_AFTER else []
         pending = paused or (blind and not stale) or len(lasting) < len(memory.unmet)
         return Scaled(
-            actions=tuple(_action(observed, made) for made in changed),
+            actions=tuple(
+                Apply(pool.scale(observed.service, made.pool, made.desired), manager=common.AUTOSCALER)
+                for made in changed
+            ),
             status=_status(observed, decision, memory.changes, paused),
             condition=_condition(observed, stale, paused, lasting),
             news=tuple(_event(made) for made in changed),
@@ -175,10 +178,6 @@ def paused_until(observed: Observed) -> str:
     if until.tzinfo is None:
         until = until.replace(tzinfo=datetime.UTC)
     return text if until.timestamp() > observed.now else ""
-
-
-def _action(observed: Observed, made: PoolDecision) -> Apply:
-    return Apply(pool.scale(observed.service, made.pool, made.desired), manager=common.AUTOSCALER)
 
 
 def _event(made: PoolDecision) -> tuple[str, str]:

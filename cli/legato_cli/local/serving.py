@@ -42,7 +42,6 @@ from legato_operator.local.settings import LocalSettings
 from legato_operator.local.store import Store
 from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
-from legato_operator.metrics import exposition
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
@@ -129,7 +128,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         rounds = RoundReader(cluster.store, ref, gateways, clock)
         url = f"{_url(manifest.service, listener)}/v1"
         operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
-        shown = [web.get("/metrics", exposition.handler(metrics.text))]
+        shown = [web.get("/metrics", metrics.answer)]
         return await _Serving(cluster, controller, path, manifest, listener, terminal, operations, shown, waker).run()
 
 

@@ -1,6 +1,5 @@
 """The view of a service for `legato status` and `legato describe`, the same for Kubernetes and `legato up`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.cluster import Cluster, Object, Ref
@@ -24,12 +23,12 @@ async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str
         "slo": spec.get("slo", {}),
         "conditions": status.get("conditions", []),
         "scaling": status.get("scaling"),
-        "pods": [_pod(item, now) for item in sorted(items, key=_name) if pod_facts.belongs(item)],
+        "pods": [
+            _pod(item, now)
+            for item in sorted(items, key=lambda item: str(item["metadata"]["name"]))
+            if pod_facts.belongs(item)
+        ],
     }
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    return str(item["metadata"]["name"])
 
 
 def _pod(item: Object, now: float) -> dict[str, Any]:

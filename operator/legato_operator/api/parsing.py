@@ -5,10 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from legato_operator.api import field_errors, rules, yaml_text
+from legato_operator.api import field_errors, kinds, rules, yaml_text
 from legato_operator.api.resources import InferenceService, ObjectMeta
 from legato_operator.errors import ManifestError
-from legato_protocol import names
 
 
 def parse(text: str) -> InferenceService:
@@ -77,16 +76,10 @@ def _without(content: Any, location: Sequence[int | str]) -> Any:
 
 def with_spec(service: InferenceService, spec: Mapping[str, Any]) -> InferenceService:
     """Returns the service with another spec from the cluster. Raises ManifestError."""
-    kinds = {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE}
-    return service_from_object({**kinds, "metadata": service.metadata.model_dump(by_alias=True), "spec": spec})
+    return service_from_object(kinds.item(service.kind, service.metadata.model_dump(by_alias=True), spec=spec))
 
 
 def to_object(service: InferenceService, written: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the object to apply for a service: its manifest as written, so that defaults stay unset."""
     metadata = {**written["metadata"], "namespace": service.metadata.namespace}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.INFERENCE_SERVICE,
-        "metadata": metadata,
-        "spec": written["spec"],
-    }
+    return kinds.item(service.kind, metadata, spec=written["spec"])

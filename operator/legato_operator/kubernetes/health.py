@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from legato_operator.metrics import exposition
 from legato_protocol.process import listening
 
 BACKLOG = 128
@@ -19,7 +18,7 @@ Check = Callable[[], str]  # returns the problem, or an empty text
 class Checks:
     alive: Check
     ready: Check
-    metrics: Callable[[], bytes]
+    metrics: Answer
 
 
 @contextlib.asynccontextmanager
@@ -28,7 +27,7 @@ async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
     application = web.Application()
     application.router.add_get("/healthz", _answer(checks.alive))
     application.router.add_get("/readyz", _answer(checks.ready))
-    application.router.add_get("/metrics", exposition.handler(checks.metrics))
+    application.router.add_get("/metrics", checks.metrics)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

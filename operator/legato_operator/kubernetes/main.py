@@ -216,7 +216,7 @@ class _Process:
 
     async def serve(self, report_port: Callable[[int], None]) -> None:
         """Serves health first, then starts watches, then takes the Lease."""
-        checks = health.Checks(self._watchdog.complaint, self._unready, self._metrics.text)
+        checks = health.Checks(self._watchdog.complaint, self._unready, self._metrics.answer)
         async with health.serving(self._settings.http_port, checks) as port:
             report_port(port)
             await self._wait_known()

@@ -8,10 +8,6 @@ LONGEST_LINE = 16 << 10
 _COLOURS = (36, 33, 35, 32, 34, 31)  # of a terminal: cyan, yellow, magenta, green, blue, red
 
 
-def _forget(_pod: str, _text: str) -> None:
-    return
-
-
 class Logs:
     """Merges the output of pods. `write` gets whole lines, coloured for a terminal with `colour`, except lines that
     start with one of `hidden`. `keep` gets every line undecorated, with the name of the pod."""
@@ -21,7 +17,7 @@ class Logs:
         write: Callable[[str], None],
         colour: bool = False,
         hidden: tuple[str, ...] = (),
-        keep: Callable[[str, str], None] = _forget,
+        keep: Callable[[str, str], None] = lambda pod, text: None,
     ) -> None:
         self._keep = keep
         self._write = write

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
-from legato_operator.api.spec.routes import HTTPRoutePart, IngressPart, ParentReference
+from legato_operator.api.spec.routes import HTTPRoutePart, IngressPart
 from legato_operator.manifests import common
 from legato_operator.manifests import service as front
 
@@ -39,15 +39,11 @@ def _http_route(service: InferenceService, given: HTTPRoutePart) -> dict[str, An
     """Returns an HTTPRoute without a timeout: streams may take as long as a request, which exceeds usual limits."""
     backend = {"name": service.metadata.name, "port": front.gateway_port(service)}
     spec = {
-        "parentRefs": [_parent(each) for each in given.parent_refs],
+        "parentRefs": [each.model_dump(by_alias=True, exclude_none=True) for each in given.parent_refs],
         **({"hostnames": list(given.hostnames)} if given.hostnames else {}),
         "rules": [{"backendRefs": [backend], "timeouts": {"request": "0s"}}],
     }
     return common.owned_object(service, HTTP_ROUTE, name(service), annotations=given.annotations, spec=spec)
-
-
-def _parent(given: ParentReference) -> dict[str, Any]:
-    return given.model_dump(by_alias=True, exclude_none=True)
 
 
 def _ingress(service: InferenceService, given: IngressPart) -> dict[str, Any]:

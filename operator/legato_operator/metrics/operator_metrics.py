@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from legato_operator.metrics.service_metrics import ServiceMetrics
 
@@ -69,6 +70,10 @@ class OperatorMetrics:
     def missed(self, count: int) -> None:
         """Counts changes that no watch reported."""
         self._missed.inc(count)
+
+    async def answer(self, _request: web.Request) -> web.StreamResponse:
+        """Answers `GET /metrics`."""
+        return web.Response(body=self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def text(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""

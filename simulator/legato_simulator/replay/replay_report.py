@@ -59,14 +59,12 @@ def _plots(replay: Replay) -> str:
         figure("Load", "uncached prompt tokens/s", [Line("", samples, lambda s: s.tokens_per_second, "one")]),
         figure("Arrivals", "requests/s", [Line("", samples, lambda s: s.arrivals_per_second, "one")]),
         figure("Queue", "uncached prompt tokens", [Line("", samples, lambda s: s.queue_tokens, "one")]),
-        figure("KV pressure", "used % of decode workers' KV", [Line("", samples, _kv_percent, "one")], 100),
+        figure(
+            "KV pressure", "used % of decode workers' KV", [Line("", samples, lambda s: 100 * s.kv_usage, "one")], 100
+        ),
         *(_sizes(pool, replay, samples) for pool in replay.pools),
     ]
     return "".join(figures)
-
-
-def _kv_percent(sample: Sample) -> float:
-    return 100 * sample.kv_usage
 
 
 def _sizes(pool: str, replay: Replay, samples: Sequence[Sample]) -> str:

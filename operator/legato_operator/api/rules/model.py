@@ -17,10 +17,6 @@ def _service_is_no_adapter(service: InferenceService) -> bool:
     return model.served_name is not None or service.metadata.name not in {adapter.name for adapter in model.adapters}
 
 
-def _ranks_are_within(model: Model) -> bool:
-    return all((adapter.max_rank or 1) <= model.max_adapter_rank for adapter in model.adapters)
-
-
 def _chunk_holds_a_block(engine: Engine) -> bool:
     return engine.block_size == "Auto" or engine.chunk_tokens == "Auto" or engine.chunk_tokens >= engine.block_size
 
@@ -63,7 +59,7 @@ RULES = (
         at="spec.model",
         field="adapters",
         message="maxRank must be at most maxAdapterRank",
-        holds=_ranks_are_within,
+        holds=lambda model: all((adapter.max_rank or 1) <= model.max_adapter_rank for adapter in model.adapters),
         cel="!has(self.adapters) || self.adapters.all(a, "
         "!has(a.maxRank) || a.maxRank <= (has(self.maxAdapterRank) ? self.maxAdapterRank : 64))",
     ),

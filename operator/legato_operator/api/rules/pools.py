@@ -1,31 +1,11 @@
 """Rules of the pools: their sizes, scaling, rollout, and hand-offs of KV."""
 
 from legato_operator.api import pool_sizes, roles
-from legato_operator.api.resources import Bounds, Rollout, Scaling, Spec, Transfer
+from legato_operator.api.resources import Bounds, Scaling, Spec
 from legato_operator.api.rules.rule import Rule
 
 _NONE = (0, "0%")  # of the workers
 _EMPTY_DECODE = "must be at least 1: without decode workers nothing can be served"
-
-
-def _bounds_are_ordered(bounds: Bounds) -> bool:
-    return bounds.min <= bounds.max
-
-
-def _required_transport_is_named(transfer: Transfer) -> bool:
-    return not transfer.required or transfer.transport != "Auto"
-
-
-def _rollout_can_progress(rollout: Rollout) -> bool:
-    return rollout.max_surge not in _NONE or rollout.max_unavailable not in _NONE
-
-
-def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
-    return scaling.mode == "Fixed" or scaling.decode.max >= 1
-
-
-def _prefill_has_decode(scaling: Scaling) -> bool:
-    return scaling.decode.min >= 1 or scaling.prefill.min == 0
 
 
 def _minima(scaling: Scaling) -> str:
@@ -35,10 +15,6 @@ def _minima(scaling: Scaling) -> str:
 def _prefill_may_be_absent(spec: Spec) -> bool:
     prefill = spec.scaling.prefill
     return prefill.min >= 1 or prefill.max == 0 or spec.routing.when_prefill_unavailable == "Local"
-
-
-def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
-    return spec.scaling.mode != "Fixed" or spec.decode.replicas != 0
 
 
 def _ratio_can_hold(role: str) -> str:
@@ -81,7 +57,7 @@ def _role_rules(role: str) -> tuple[Rule, ...]:
             at=f"spec.scaling.{role}",
             field="",
             message="min must be at most max",
-            holds=_bounds_are_ordered,
+            holds=lambda bounds: bounds.min <= bounds.max,
             cel="!has(self.min) || self.min <= self.max",
         ),
         Rule(
@@ -100,28 +76,28 @@ RULES = (
         at="spec.transfer",
         field="required",
         message="only allowed with a transport other than Auto",
-        holds=_required_transport_is_named,
+        holds=lambda transfer: not transfer.required or transfer.transport != "Auto",
         cel="!self.required || self.transport != 'Auto'",
     ),
     Rule(
         at="spec.rollout",
         field="",
         message="maxSurge and maxUnavailable must not both be 0: no worker could ever be replaced",
-        holds=_rollout_can_progress,
+        holds=lambda rollout: rollout.max_surge not in _NONE or rollout.max_unavailable not in _NONE,
         cel="!(string(self.maxSurge) in ['0', '0%']) || !(string(self.maxUnavailable) in ['0', '0%'])",
     ),
     Rule(
         at="spec.scaling",
         field="decode.max",
         message=_EMPTY_DECODE,
-        holds=_decode_pool_is_not_empty,
+        holds=lambda scaling: scaling.mode == "Fixed" or scaling.decode.max >= 1,
         cel="self.mode == 'Fixed' || !has(self.decode) || self.decode.max >= 1",
     ),
     Rule(
         at="spec.scaling",
         field="decode.min",
         message="can be 0 only if prefill.min is 0, too",
-        holds=_prefill_has_decode,
+        holds=lambda scaling: scaling.decode.min >= 1 or scaling.prefill.min == 0,
         cel="!has(self.decode) || !has(self.decode.min) || self.decode.min >= 1 || "
         "(has(self.prefill) && (has(self.prefill.min) ? self.prefill.min : self.prefill.max) == 0)",
         arithmetic=_minima,
@@ -139,7 +115,7 @@ RULES = (
         at="spec",
         field="decode.replicas",
         message=_EMPTY_DECODE,
-        holds=_fixed_decode_pool_is_not_empty,
+        holds=lambda spec: spec.scaling.mode != "Fixed" or spec.decode.replicas != 0,
         cel="self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
     ),
     *(rule for role in roles.BOTH for rule in _role_rules(role)),

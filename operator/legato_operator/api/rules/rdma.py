@@ -1,21 +1,12 @@
 """Rules of workers' RDMA resources."""
 
 from legato_operator.api import roles
-from legato_operator.api.resources import Spec, Transfer
+from legato_operator.api.resources import Spec
 from legato_operator.api.rules.rule import Rule
-from legato_operator.api.spec.rdma import HugePages
 from legato_protocol.settings import sizes
 
 _TRANSPORTS = ("Auto", "RDMA")
 _PAGES = "quantity(string(self.memory)).asApproximateFloat() / quantity(self.pageSize).asApproximateFloat()"  # in CEL
-
-
-def _transport_can_use_it(transfer: Transfer) -> bool:
-    return transfer.rdma is None or transfer.transport in _TRANSPORTS
-
-
-def _are_whole_pages(pages: HugePages) -> bool:
-    return pages.memory % sizes.parse(pages.page_size) == 0
 
 
 def _is_requested_once(spec: Spec, role: str) -> bool:
@@ -49,14 +40,14 @@ RULES = (
         at="spec.transfer",
         field="rdma",
         message="only allowed with transport RDMA or Auto",
-        holds=_transport_can_use_it,
+        holds=lambda transfer: transfer.rdma is None or transfer.transport in _TRANSPORTS,
         cel=f"!has(self.rdma) || self.transport in {list(_TRANSPORTS)}",
     ),
     Rule(
         at="spec.transfer.rdma.hugePages",
         field="memory",
         message="must be a multiple of pageSize",
-        holds=_are_whole_pages,
+        holds=lambda pages: pages.memory % sizes.parse(pages.page_size) == 0,
         cel=f"double(int({_PAGES})) == {_PAGES}",
     ),
     *(_role_rule(role) for role in roles.BOTH),

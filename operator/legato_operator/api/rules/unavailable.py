@@ -6,7 +6,6 @@ The API server checks the first two.
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.api.rules.rule import Rule, only_in_pods
-from legato_operator.api.spec.gateway import APIKeys, GatewayTLS
 from legato_operator.api.spec.model import Model
 
 _LOCAL_SOURCE = "only available on Kubernetes; use builtin, or path with a local directory or GGUF file"
@@ -32,10 +31,6 @@ def _is_absolute(path: str | None) -> bool:
 def _adapters_are_absolute(model: Model) -> bool:
     paths = [adapter.source.path for adapter in model.adapters] + [volume.path for volume in model.adapter_volumes]
     return all(map(_is_absolute, paths))
-
-
-def _are_in_a_secret(given: GatewayTLS | APIKeys) -> bool:
-    return given.path is None or given.secret is not None
 
 
 def _huge_pages_have_cpu_or_memory(spec: Spec, role: str) -> bool:
@@ -102,7 +97,7 @@ IN_PODS = (
             at=f"spec.gateway.{part}",
             field="path",
             message="only available if the gateway is a local process; use secret",
-            holds=_are_in_a_secret,
+            holds=lambda given: given.path is None or given.secret is not None,
             cel="!has(self.path) || has(self.secret)",
         )
         for part in ("apiKeys", "tls")
