@@ -35,8 +35,7 @@ from legato_gateway.ui.page_data import LoadSampler, UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.served import ServedAdapters, ServedLength
-from legato_gateway.workers.silence import SilenceLimits
-from legato_gateway.workers.worker_stream import StreamLimits
+from legato_gateway.workers.silence import StreamLimits
 from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.security.followed_tokens import RefusalLog, ServiceTokens
 
@@ -90,7 +89,7 @@ class Gateway:
         )
 
     def _links(self, settings: GatewaySettings) -> Links:
-        limits = StreamLimits(SilenceLimits(settings.worker_silence))
+        limits = StreamLimits(settings.worker_silence)
         strict = settings.internal_tls_mode == "Strict"
         return Links(self._fleet, opener(self._name, self._tokens, limits, self.internal_tls, strict))
 

@@ -39,8 +39,7 @@ from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.detokenizer import Detokenizer
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
-from legato_gateway.workers.silence import SilenceLimits
-from legato_gateway.workers.worker_stream import StreamLimits
+from legato_gateway.workers.silence import StreamLimits
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.security.followed_tokens import ServiceTokens
 
@@ -127,8 +126,8 @@ class Gateway:
     def __init__(self, workers: list[FakeWorker], **options: Any) -> None:
         retry = RetryPolicy(**{k: options.pop(k) for k in list(options) if k in RetryPolicy.__dataclass_fields__})
         relay = {k: options.pop(k) for k in list(options) if k in RelayPolicy.__dataclass_fields__}
-        silence = SilenceLimits(options.pop("hang", 15.0))
-        limits = StreamLimits(silence, backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {}))
+        hang, more = options.pop("hang", 15.0), options.pop("limits", {})
+        limits = StreamLimits(hang, backoff_first=0.01, backoff_most=0.05, **more)
         self.workers = workers
         loop = asyncio.get_running_loop()
         self.fleet = Fleet(loop.time, "fake")

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from legato_gateway.discovery.addresses import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
+from legato_gateway.workers.silence import StreamLimits
 from legato_gateway.workers.stream_listener import StreamListener
-from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
+from legato_gateway.workers.worker_stream import WorkerStream
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.security.tls_files import InternalTLS
 from legato_protocol.wire.stream import ToWorker

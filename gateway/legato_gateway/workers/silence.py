@@ -1,4 +1,4 @@
-"""Detects connected workers that have gone silent. Pure: the owner of the stream passes the time."""
+"""Limits of workers' streams, and silence on them. Pure: the owner of the stream passes the time."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +11,16 @@ Verdict = Literal["silent", "hung", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
-class SilenceLimits:
-    """Times in seconds. `hang` is the longest silence of a healthy worker; see also `legato_protocol.wire.hang`."""
+class StreamLimits:
+    """Times in seconds, sizes in frames. `hang` is the longest silence of a healthy worker; see also
+    `legato_protocol.wire.hang`."""
 
     hang: float = 15.0
+    open_timeout: float = 5.0
+    hello_timeout: float = 60.0  # a worker that still loads its model says Hello when it is ready
+    backoff_first: float = 0.05
+    backoff_most: float = 2.0
+    outbox: int = 10_000
 
     @property
     def silence(self) -> float:
@@ -31,7 +37,7 @@ class SilenceLimits:
 class Silence:
     """Silence on one connection. Each verdict is reported once, until the worker's core speaks again."""
 
-    def __init__(self, limits: SilenceLimits) -> None:
+    def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
         self._worker = 0.0  # seconds since anything came
         self._core = 0.0  # seconds since its core said anything

@@ -16,10 +16,10 @@ class StreamListener(Protocol):
         """Any other frame."""
 
     def silent(self, worker: str) -> None:
-        """Its core was silent for `SilenceLimits.silence` seconds: it may hang or recover."""
+        """Its core was silent for `StreamLimits.silence` seconds: it may hang or recover."""
 
     def hung(self, worker: str) -> None:
-        """Nothing at all came for `SilenceLimits.hang` seconds, or longer if its steps take long."""
+        """Nothing at all came for `StreamLimits.hang` seconds, or longer if its steps take long."""
 
     def spoke(self, worker: str) -> None:
         """First frame of its core after `silent`; the frame itself follows."""

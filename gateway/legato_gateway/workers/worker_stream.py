@@ -6,7 +6,6 @@ Frames are decoded here once and passed to a `StreamListener`, which interprets 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from websockets.exceptions import WebSocketException
 
 from legato_gateway.timers import Backoff
 from legato_gateway.workers.connecting import Connector, reason
-from legato_gateway.workers.silence import Silence, SilenceLimits
+from legato_gateway.workers.silence import Silence, StreamLimits
 from legato_gateway.workers.stream_listener import StreamListener
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.security.followed_tokens import ServiceTokens
@@ -24,18 +23,6 @@ from legato_protocol.wire import kv_events, stream
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.messages import BadFrame, UnknownKind
 from legato_protocol.wire.stream import FromWorker, Hello, ToWorker
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """Times in seconds, sizes in frames."""
-
-    silence: SilenceLimits = field(default_factory=SilenceLimits)
-    open_timeout: float = 5.0
-    hello_timeout: float = 60.0  # a worker that still loads its model says Hello when it is ready
-    backoff_first: float = 0.05
-    backoff_most: float = 2.0
-    outbox: int = 10_000
 
 
 class _Refused(Exception):
@@ -70,7 +57,7 @@ class WorkerStream:
         self._outbox: deque[bytes] = deque()
         self._outgoing = asyncio.Event()
         self._snapshot_wanted = asyncio.Event()
-        self._silence = Silence(self._limits.silence)
+        self._silence = Silence(self._limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._faulty: Callable[[BaseException], None]
 
@@ -152,7 +139,7 @@ class WorkerStream:
         delays.reset()
         self._outbox.clear()
         self._connection = connection
-        self._silence = Silence(self._limits.silence)
+        self._silence = Silence(self._limits)
         writer = self._spawn(self._write(connection))
         watch = self._spawn(self._watch(connection))
         try:
@@ -203,7 +190,7 @@ class WorkerStream:
     async def _watch(self, connection: ClientConnection) -> None:
         """Reports silence, and reconnects if it lasts."""
         while True:
-            await asyncio.sleep(self._limits.silence.slice)
+            await asyncio.sleep(self._limits.slice)
             for verdict in self._silence.passed():
                 if verdict == "silent":
                     self._listener.silent(self.worker)

@@ -9,7 +9,7 @@ from websockets.asyncio.server import serve
 
 from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.workers.links import opener
-from legato_gateway.workers.worker_stream import StreamLimits
+from legato_gateway.workers.silence import StreamLimits
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.security.tls_files import InternalTLS, server_context
 from legato_protocol.wire import stream

@@ -12,8 +12,8 @@ from websockets.asyncio.server import serve
 from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
 from legato_gateway.routing.kv_index import PIECE
 from legato_gateway.timers import Backoff
-from legato_gateway.workers.silence import SilenceLimits
-from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
+from legato_gateway.workers.silence import StreamLimits
+from legato_gateway.workers.worker_stream import WorkerStream
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire import kv_events, stream
 from legato_protocol.wire.stream import Greeting
@@ -138,7 +138,7 @@ async def quiet_stream(worker):
     """A stream that has received Hello: its connection, a function that sends another frame, and one that returns the
     calls of its listener."""
     connection, listener = Connection(), Mock()
-    limits = StreamLimits(SilenceLimits(15.0))
+    limits = StreamLimits(15.0)
     stream_ = WorkerStream("u0", "", listener, gateway="g", tokens=ServiceTokens(), limits=limits)
 
     def send(frame):
@@ -210,7 +210,7 @@ async def test_a_fault_while_it_watches_for_silence_is_raised(lab):
     fault = asyncio.get_running_loop().create_future()
     listener = Mock(**{"kv_event.return_value": False, "kv_read_on.return_value": False})
     listener.silent.side_effect = KeyError("a fault")
-    tokens, limits = ServiceTokens(lab.token), StreamLimits(SilenceLimits(0.1))
+    tokens, limits = ServiceTokens(lab.token), StreamLimits(0.1)
     async with asyncio.timeout(20), lab.unified(1)[0] as worker:
         worker.hang()
         stream = WorkerStream("u0", worker.address, listener, gateway="g", tokens=tokens, limits=limits)

@@ -16,34 +16,23 @@ POLLS: Final = 10  # until it is probed again: a client may leave later, too
 _RESET: Final = 7  # TCP_CLOSE, in the first byte of TCP_INFO
 
 
-class HalfClosed:
+async def probe(transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
     """Probes a client until `transport` is closed, and closes it if the client is gone.
 
     While a response is in progress, the application is asked to write, by an empty `http.request`.
     """
-
-    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
-        self._transport = transport
-        self._cycle = cycle
-        self._loop = asyncio.get_running_loop()
-        self._ask()
-
-    def _ask(self) -> None:
-        if self._cycle.response_started:
-            self._cycle.message_event.set()
+    while not transport.is_closing():
+        if cycle.response_started:
+            cycle.message_event.set()
         else:
-            self._transport.write(INTERIM)
-        self._poll(POLLS)
-
-    def _poll(self, left: int) -> None:
-        if self._transport.is_closing():
-            return
-        if _is_reset(self._transport):
-            self._transport.abort()
-        elif left:
-            self._loop.call_later(POLL, self._poll, left - 1)
-        else:
-            self._ask()
+            transport.write(INTERIM)
+        for _ in range(POLLS):
+            await asyncio.sleep(POLL)
+            if transport.is_closing():
+                return
+            if _is_reset(transport):
+                transport.abort()
+                return
 
 
 def can_be_asked(cycle: RequestResponseCycle) -> bool:

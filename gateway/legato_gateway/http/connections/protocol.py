@@ -14,9 +14,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
 from legato_gateway.http import cors
+from legato_gateway.http.connections import half_closed
 from legato_gateway.http.connections.body_flow import BodyFlow, announced
 from legato_gateway.http.connections.closing import AnswerTransport, own_answer
-from legato_gateway.http.connections.half_closed import HalfClosed, can_be_asked
 from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
 from legato_protocol.security.tls_server import EARLY, LAST_FLUSH, Secured
 
@@ -39,6 +39,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _rest: int | None = None  # bytes still accepted and dropped of a body whose request was answered
     _last = False  # the last answer was sent
     _flow: BodyFlow  # the value of `flow`
+    _probing: asyncio.Task[None]  # of a client that will send nothing more
     _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
     def __init__(self, connections: Connections, *args: Any, origins: Sequence[str] = (), **kwargs: Any) -> None:
@@ -127,10 +128,10 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         """Returns True to stay open: while a complete request is in progress and the client may still be there."""
         cycle = self.cycle
         idle = cycle is None or cycle.response_complete or self._in_head or self._in_body
-        if idle or self.pipeline or not can_be_asked(cycle):
+        if idle or self.pipeline or not half_closed.can_be_asked(cycle):
             return False
         cycle.keep_alive = False
-        HalfClosed(self.transport, cycle)
+        self._probing = self.loop.create_task(half_closed.probe(self.transport, cycle))
         return True
 
     def on_message_begin(self) -> None:
