@@ -7,7 +7,6 @@ converter writes for them. Keys for other methods of sampling (`do_sample`, beam
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -70,8 +69,7 @@ def load(path: Path) -> GenerationDefaults:
     if path.is_dir():
         return _defaults(_read(path / FILE), _KEYS, path / FILE)
     try:
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            metadata = gguf_header.parse(data).metadata
+        metadata = gguf_header.load(path).metadata
     except (OSError, ValueError) as error:
         raise BadGenerationConfig(f"{path}: {error}") from None
     return _defaults({key: _shortest(value) for key, value in metadata.items()}, _METADATA, path)

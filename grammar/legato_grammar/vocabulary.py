@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,7 @@ def read(path: Path, size: int) -> Vocabulary:
 
 
 def _gguf(path: Path) -> tuple[dict[int, bytes], set[int]]:
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        metadata = gguf_header.parse(data).metadata
+    metadata = gguf_header.load(path).metadata
     if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
         raise ValueError(f"tokenizer model {model!r} is not supported; supported: gpt2")
     tokens = metadata["tokenizer.ggml.tokens"]

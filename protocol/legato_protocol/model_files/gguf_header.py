@@ -7,7 +7,8 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import struct
 from dataclasses import dataclass
-from mmap import mmap
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any
 
 from legato_protocol.model_files import lfs_pointer
@@ -38,6 +39,12 @@ class TensorInfo:
 class Header:
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
+
+
+def load(path: Path) -> Header:
+    """Reads the header of a file. Raises OSError, BadGguf, and ValueError for an empty file."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return parse(data)
 
 
 def parse(data: bytes | mmap) -> Header:

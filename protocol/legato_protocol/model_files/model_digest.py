@@ -6,7 +6,6 @@ gateway; workers with different weights have different KV revisions.
 """
 
 from hashlib import sha256
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import msgspec
@@ -28,5 +27,4 @@ def _folder(path: Path) -> list[bytes]:
 
 
 def _header(path: Path) -> bytes:
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return msgspec.msgpack.encode(gguf_header.parse(data))
+    return msgspec.msgpack.encode(gguf_header.load(path))
