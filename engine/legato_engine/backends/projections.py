@@ -31,6 +31,11 @@ def biases(checkpoint: Checkpoint, names: Sequence[str]) -> torch.Tensor:
     return torch.cat([checkpoint.vector(f"{name}.bias") for name in names])
 
 
+def embedding_multiplier(checkpoint: Checkpoint, dtype: torch.dtype) -> float:
+    """The factor of embeddings, rounded to their type: so Gemma was trained."""
+    return float(torch.tensor(checkpoint.config.embedding_multiplier, dtype=dtype))
+
+
 def norm(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     """The weight of the RMSNorm `name`, float32 [width], with the offset that the model adds."""
     weight = checkpoint.vector(f"{name}.weight")

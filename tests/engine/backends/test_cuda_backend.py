@@ -1,12 +1,14 @@
 """The backend for GPUs, with Triton's kernels in the interpreter: it computes what transformers computes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from interpreted_models import LLAMA, MODELS, load, prompts
 from tiny_models import RandomCheckpoint
 
+from legato_engine.backends import projections
 from legato_engine.backends.cuda.backend import sizes
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.scheduler.batch import Draw, Row
@@ -46,6 +48,13 @@ def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, se
     run.decode([0])
 
     check(oracle_of(checkpoint), run)
+
+
+def test_embeddings_are_multiplied_in_their_own_type():
+    """Gemma's factor is the root of its width, which bfloat16 rounds, in training as in transformers."""
+    checkpoint = RandomCheckpoint(replace(MODELS["gemma 3"], embedding_multiplier=2560**0.5))
+    assert projections.embedding_multiplier(checkpoint, torch.bfloat16) == 50.5
+    assert projections.embedding_multiplier(checkpoint, torch.float32) == pytest.approx(2560**0.5)
 
 
 def with_large_keys(tensors):

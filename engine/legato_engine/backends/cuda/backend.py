@@ -148,7 +148,8 @@ class CudaBackend:
         return fuse(pairs, self._linears, self._dtype, self._device.place)
 
     def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
-        return CudaEmbedding(self._table(name), self._config.embedding_multiplier, self._buffer("residual", width))
+        by = projections.embedding_multiplier(self._checkpoint, self._dtype)
+        return CudaEmbedding(self._table(name), by, self._buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CudaNorm:
         return self._norm(name, width, self._buffer("norm", width))

@@ -164,7 +164,7 @@ class TorchBackend:
         return fuse(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
-        return TorchEmbedding(self._table(name), self._config.embedding_multiplier)
+        return TorchEmbedding(self._table(name), projections.embedding_multiplier(self._checkpoint, self._dtype))
 
     def norm(self, name: str, width: int) -> TorchNorm:
         return TorchNorm(self._norm(name), self._config.rms_norm_eps, self._config.residual_multiplier)
