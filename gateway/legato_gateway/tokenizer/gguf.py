@@ -3,7 +3,6 @@
 A GGUF names its pre-tokenizer; each name stands for the rules that the model was trained with.
 """
 
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,10 @@ def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
 def from_gguf(path: Path) -> TokenizerFiles:
     """Reads a GGUF file. Raises TokenizeError, which names the file."""
     try:
-        metadata = _metadata(path)
+        metadata = gguf_header.load(path).metadata
     except (OSError, ValueError) as error:
         raise TokenizeError(f"{path}: {error}") from None
     return _from_metadata(metadata, str(path))
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return gguf_header.parse(data).metadata
 
 
 def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
