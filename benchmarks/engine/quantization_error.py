@@ -6,8 +6,8 @@
 Weights of linear layers are rounded to nearest, without calibration, packed as the tools of each format do, and read by
 the engine. transformers then computes in float32, so that only the format's own rounding counts; rows with inputs round
 the inputs of linear layers, too. The text is Python's own documentation of its language, in pieces of 500 tokens. An
-error is the mean absolute difference between the text's logprobs and those of the original weights, which are the
-dequantized 4-bit codes of the built-in file.
+error is the mean absolute difference of the text's logprobs to the original weights', which are the dequantized 4-bit
+codes of the built-in file.
 """
 
 import argparse
@@ -137,8 +137,8 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             checkpoint = original if case.weights is None else quantize(original, case, Path(folder))
             off = oracle.load(checkpoint)
-            found = oracle.logprobs(pieces, case.inputs, case.attention)
-            show(name, case.bits or held_bits(checkpoint), off, found, truth)
+            logprobs = oracle.logprobs(pieces, case.inputs, case.attention)
+            show(name, case.bits or held_bits(checkpoint), off, logprobs, truth)
 
 
 class Oracle:
@@ -236,8 +236,8 @@ def held_bits(checkpoint: Checkpoint) -> float:
     return 8 * held / sum(sizes.values())
 
 
-def show(name: str, bits: float, off: float, found: torch.Tensor, truth: torch.Tensor) -> None:
-    error, perplexity = float((found - truth).abs().mean()), float((-found.mean()).exp())
+def show(name: str, bits: float, off: float, logprobs: torch.Tensor, truth: torch.Tensor) -> None:
+    error, perplexity = float((logprobs - truth).abs().mean()), float((-logprobs.mean()).exp())
     print(f"| {name} | {bits:.3g} | {off:.2%} | {error:.4f} | {perplexity:.2f} |", flush=True)
 
 

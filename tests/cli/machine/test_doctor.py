@@ -81,6 +81,11 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ("fits: weights" in out.split("  decode  ")[-1]) == (code == 0)
 
 
+def test_a_model_that_is_quantized_already_cannot_be_rounded(judged):
+    code, out = judged(manifest(model={"source": {"builtin": BUILTIN}}, engine={"quantization": "Int8"}))
+    assert (code, "engine.quantization is Int8, but its weights are quantized already: GGUF" in out) == (1, True)
+
+
 def _gpu_lines(there, dtype="Float16", **given):
     service = parsing.read_mapping(_with_gpus(dtype=dtype, **given))
     return list(fit.lines(service.spec, model.resolve(f"builtin:{BUILTIN}", print), there))
