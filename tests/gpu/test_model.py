@@ -17,6 +17,17 @@ LLAMA = replace(
 FAMILIES = {
     "llama": LLAMA,
     "qwen3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=128, kv_heads=12, tie_word_embeddings=True),
+    "gemma3": replace(
+        LLAMA,
+        architecture="Gemma3ForCausalLM",
+        tie_word_embeddings=True,
+        sliding_window=24,
+        full_attention=(1, 3),
+        local_rope_theta=10000.0,
+        attention_scale=0.1,
+        embedding_multiplier=28.0,
+        norm_offset=1.0,
+    ),
 }
 SMALL = {"layers": 1, "hidden_size": 60, "heads": 4, "intermediate_size": 100, "vocab_size": 333, "head_dim": 32}
 # Of the length of the difference to that of the logits, for the worst token.
