@@ -160,7 +160,7 @@ def _run_tests(session: pytest.Session, pipe: Connection, stop: Any) -> None:
     config.pluginmanager.register(_Relay(config, pipe))
     waiting: deque[int] = deque()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # the first process has ended, or soon will
-        while not stop.is_set():
+        while not (stop.is_set() or session.shouldfail or session.shouldstop):
             if len(waiting) < 2:
                 pipe.send(("next", None))
                 waiting.extend(pipe.recv())
