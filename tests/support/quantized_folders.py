@@ -70,7 +70,7 @@ def write(
     return values
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _weights(
     pack: Callable[[torch.Tensor], Stored], architecture: str, spread: float
 ) -> dict[str, tuple[torch.Tensor, Stored | None]]:
