@@ -17,6 +17,8 @@ from worker_process import Process, until
 SECRET = "zanzibar"
 PARENT = "b7ad6b7169203331"
 INTERNAL, SERVER, CLIENT = 1, 2, 3
+# Nanoseconds. A process may be interrupted between its readings of the time of day and of the clock of its phases.
+SLACK = 100_000_000
 
 
 @dataclass
@@ -99,9 +101,9 @@ def test_spans_lie_within_their_parents_and_follow_one_another(spans: dict[str, 
     for span in spans.values():
         assert span.began <= span.ended
         if span.parent in by_id:
-            assert by_id[span.parent].began <= span.began
+            assert by_id[span.parent].began <= span.began + SLACK
     prefill, handoff, decode = (spans[f"legato.{name}"] for name in ("prefill", "handoff", "decode"))
-    assert prefill.ended <= handoff.ended <= decode.began + 1_000_000
+    assert prefill.ended - SLACK <= handoff.ended <= decode.began + SLACK
     assert prefill.ended - prefill.began >= 10_000_000  # a step of the profile
     assert decode.ended - decode.began >= 4 * 10_000_000  # the first token came by the hand-off
 

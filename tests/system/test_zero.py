@@ -27,7 +27,13 @@ def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 
 def _until_zero(service: Any) -> None:
     service.until(lambda: not service.workers(), "the last worker is gone")
-    service.until(lambda: "ScaledToZero" in service.command("status").stdout, "the service is at zero")
+    service.until(lambda: _ready(service).startswith("True (ScaledToZero"), "the service is at zero")
+    service.until(lambda: "ScaledToZero" in service.command("status").stdout, "`legato status` says so")
+
+
+def _ready(service: Any) -> str:
+    """The last state of the condition in the log, which costs no process."""
+    return str(service.log().rpartition("legato: Ready: ")[2])
 
 
 def test_requests_at_zero_are_queued_and_answered(service: Any) -> None:
