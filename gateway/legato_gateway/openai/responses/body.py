@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: checks fields and refuses unsupported ones. `as_chat` interprets the rest."""
+"""The body of `POST /v1/responses`: checks fields and refuses unsupported ones. `prepare` interprets the rest."""
 
 from typing import Annotated, Any, Final
 

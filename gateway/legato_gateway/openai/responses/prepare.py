@@ -3,31 +3,75 @@
 `input_tokens` only converts the prompt.
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import encode
 
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import unsupported
 from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.chat.renaming import rename_in_errors
-from legato_gateway.openai.responses import as_chat, items, tools
 from legato_gateway.openai.responses import body as response_body
-from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
+from legato_gateway.openai.responses import items, tools
+from legato_gateway.openai.responses.body import LOGPROBS, SHARED, InputTokensBody, ResponsesBody, TextConfig
 from legato_gateway.openai.responses.items import Conversation, Input
 from legato_gateway.openai.responses.output import Fields, item_id
 from legato_gateway.openai.responses.tools import ConvertedTools
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
+from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.serving.prepared_request import Asked
 from legato_protocol.sampling.parameters import SamplingParams
+
+_NO_MESSAGES: Final = Raw(b"[]")  # they are passed separately
+_NAMES: Final = (  # of fields, for `renaming`
+    (re.compile(r"^messages$"), "input"),
+    (re.compile(r"response_format(\.json_schema)?"), "text.format"),
+    (re.compile(r"\breasoning_effort\b"), "reasoning.effort"),
+    (re.compile(r"\bmax_(completion_)?tokens\b"), "max_output_tokens"),
+)
+
+
+def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered: ConvertedTools) -> ChatBody:
+    """Returns the chat's body without its messages. Raises BadRequest, Unsupported."""
+    logprobs = LOGPROBS in (body.include or ())
+    return ChatBody(
+        **{name: getattr(body, name) for name in SHARED},
+        messages=_NO_MESSAGES,
+        response_format=_format(text.format),
+        max_completion_tokens=body.max_output_tokens,
+        logprobs=logprobs,
+        top_logprobs=body.top_logprobs if logprobs else None,
+        tools=offered.functions,
+        tool_choice=tools.choice(body.tool_choice, offered),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=effort,
+    )
+
+
+def rename_ignored(tool_places: Sequence[str]) -> None:
+    """Renames the ignored fields of the chat to this API's."""
+    tools = {f"tools[{number}]": place for number, place in enumerate(tool_places)}
+    ignored.rename({"reasoning_effort": "reasoning.effort", **tools})
+
+
+def _format(given: dict[str, Any] | None) -> Raw | UnsetType:
+    if given is None:
+        return UNSET
+    if given.get("type") != "json_schema":
+        return Raw(encode(given))
+    named = {key: value for key, value in given.items() if key != "type"}
+    return Raw(encode({"type": "json_schema", "json_schema": named}))
+
 
 _INPUT = msgspec.json.Decoder(Input)
 _INSTRUCTIONS = msgspec.json.Decoder(str | None)
@@ -55,9 +99,9 @@ def prepare(
     converted = _converted(body, stores, before)
     metadata, kept = response_body.metadata(body), response_body.may_be_stored(body) and stores
     id = item_id("resp")
-    with rename_in_errors(as_chat.NAMES, converted.talk.places, converted.tools.places):
+    with rename_in_errors(_NAMES, converted.talk.places, converted.tools.places):
         checked = chat.chat_request(serving, asked, id, converted.chat, converted.talk.messages)
-    as_chat.rename_ignored(converted.tools.places)
+    rename_ignored(converted.tools.places)
     known = head(
         id,
         served,
@@ -81,7 +125,7 @@ def count(
     body = response_body.with_prompt(parsing.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     converted = _converted(body, stores, before)
-    with rename_in_errors(as_chat.NAMES, converted.talk.places, converted.tools.places):
+    with rename_in_errors(_NAMES, converted.talk.places, converted.tools.places):
         _, prompt = chat.rendered(serving, converted.chat, converted.talk.messages)
     return len(prompt)
 
@@ -105,8 +149,8 @@ def _converted(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None
     _check_previous(body, stores, before is not None)
     text, effort = response_body.text(body), response_body.effort(body)
     offered = tools.read(body.tools)
-    with rename_in_errors(as_chat.NAMES):
-        as_asked = as_chat.chat_body(body, text, effort, offered)
+    with rename_in_errors(_NAMES):
+        as_asked = chat_body(body, text, effort, offered)
         unsupported.check_chat(as_asked)
     instructions, input = _instructions(body), parsing.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
