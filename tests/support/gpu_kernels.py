@@ -78,8 +78,8 @@ WEIGHTS = {  # kind, inputs that share a scale, zero points or minima
     "FP8, channel": (CodeKind.FLOAT8, HIDDEN, ""),
 }
 FLOAT8 = ("FP8, blocks", "FP8, channel")
-CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in WEIGHTS), ("Q4_K", 16), ("FP8, blocks", 16))
-ATTENTION_ALONE = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
+CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in WEIGHTS), ("Q4_K", 32), ("FP8, blocks", 32))
+ATTENTION_AND_PRODUCTS = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
 # Compiled in every run: on one chip, a shape of the page, all other kernels, and the shape with most registers.
 EVERY_RUN = {"sm_90": ATTENTION[2]}
 Described = dict[str, Any]
@@ -129,7 +129,7 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
     if products.multiplies_fp8(chip):
         for name in FLOAT8:
             yield name, partial(_multiply_fp8, chip, name)
-    if chip == ATTENTION_ALONE:
+    if chip == ATTENTION_AND_PRODUCTS:
         return
     residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
     yield (
@@ -212,7 +212,8 @@ def _weight(name: str) -> CodeMatrix:
 
 
 def _multiply_codes(chip: str, name: str, rows: int) -> None:
-    weight, x, processors = _weight(name), empty(rows, HIDDEN), ahead.CHIPS[chip].processors
+    weight, x = _weight(name), empty(rows, HIDDEN)
+    processors = ahead.CHIPS[chip].processors if rows == 16 else 1  # with one, inputs are not split
     config = choose("multiply_codes", {"rows": rows, "bits": weight.bits}, chip)
     multiply(x, weight, None, x, torch.empty(parts_needed(processors, config)), processors, config)
 
