@@ -6,10 +6,12 @@
   kernels are all queued before the GPU begins, measured by CUDA events.
 - A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
 - Steps replayed from a CUDA graph against the same steps launched kernel by kernel, bit for bit.
+- The same with quantized linear layers, against the bandwidth floor of their codes and the times of 16 bits.
 
 Limits are measured in the same process. `scripts/gpu` runs this; torch, triton and numpy are all it needs.
 """
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from clock import CudaClock, DeviceClock, HostClock
 from decoding import Decoding
-from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
+from made_model import LLAMA_3_8B, MadeCodes, MadeModel, MadeWeights, Row
 
 from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
@@ -26,6 +28,12 @@ from legato_engine.weights.expected import projections
 
 Result = dict[str, Any]
 DECODE_SHARE, IDLE_SHARE, PREFILL_SHARE = 0.70, 0.05, 0.50  # aims: at least, at most, at least
+# Aims of quantized weights: times as fast as 16 bits, by form and figure.
+FORMS = ("FP8, channel", "FP8, blocks", "W4A16")
+FASTER = {
+    ("FP8, channel", "1 row"): 1.55, ("FP8, channel", "64 rows"): 1.3, ("FP8, channel", "prompt"): 1.4,
+    ("FP8, blocks", "1 row"): 1.55, ("W4A16", "1 row"): 2.2,
+}  # fmt: skip
 OTHER_MEMORY = 4 << 30  # what steps and sampling compute into, graphs, and torch's and the driver's own
 
 
@@ -75,9 +83,24 @@ SHAPES = {
 class ModelBench:
     """A model of these sizes on a device, whose KV is random numbers."""
 
-    def __init__(self, sizes: Sizes, device: Device, dtype: torch.dtype, clock: DeviceClock) -> None:
-        self.sizes, self.device, self.dtype, self.clock = sizes, device, dtype, clock
-        self._weights = MadeWeights(sizes.config, dtype, device.place)
+    def __init__(
+        self, sizes: Sizes, device: Device, dtype: torch.dtype, clock: DeviceClock, forms: tuple[str, ...] = ()
+    ) -> None:
+        """`forms` of quantized weights are measured after 16 bits."""
+        self.sizes, self.device, self.dtype, self.clock, self.forms = sizes, device, dtype, clock, forms
+        self._seconds: dict[tuple[str, str], float] = {}  # by form and figure; a form of "" is 16 bits
+        self._make("")
+
+    def _make(self, form: str) -> None:
+        """Replaces the model: the device may have no room for two."""
+        sizes, dtype, device = self.sizes, self.dtype, self.device
+        self._form = form
+        self.__dict__.pop("_model", None)
+        gc.collect()
+        if device.place.type == "cuda":
+            torch.cuda.empty_cache()
+        made = MadeCodes(sizes.config, dtype, device.place, form) if form else None
+        self._weights = made or MadeWeights(sizes.config, dtype, device.place)
         longest = sizes.blocks_of(max(sizes.context, sizes.prompt))
         room = Room(max(sizes.prompt, sizes.rows[-1]), sizes.rows[-1], longest)
         self._model = MadeModel(self._weights, dtype, device, sizes.block, room, sizes.blocks)
@@ -95,6 +118,20 @@ class ModelBench:
             yield from self._decoding(rows, bandwidth)
         for chunk in dict.fromkeys((self.sizes.prompt, self.sizes.chunk)):
             yield self._prefill(chunk, rate)
+        for form in self.forms:
+            self._make(form)
+            for rows in self.sizes.rows:
+                yield self._replayed(rows)
+                yield from self._decoding(rows, bandwidth)
+                yield self._faster("1 row" if rows == 1 else f"{rows} rows")
+            yield self._prefill(self.sizes.prompt, rate)
+            yield self._faster("prompt")
+
+    def _faster(self, figure: str) -> Result:
+        times = self._seconds["", figure] / self._seconds[self._form, figure]
+        result: Result = {"what": f"{self._form}: {figure} against 16 bits", "value": times, "unit": "×"}
+        least = FASTER.get((self._form, figure))
+        return result | ({} if least is None else {"aim": f"at least {least}", "met": times >= least})
 
     def _bandwidth(self) -> float:
         """Bytes read and written a second."""
@@ -119,18 +156,20 @@ class ModelBench:
             expected = eager[:count].clone()
             eager.fill_(torch.nan)  # otherwise a step that computed nothing would leave the right values there
             equal = torch.equal(self._model.step(rows), expected)
-        return {"what": f"replay equals eager, {self._rows(count)}", "equal": equal}
+        return {"what": self._named(f"replay equals eager, {self._rows(count)}"), "equal": equal}
 
     def _decoding(self, count: int, bandwidth: float) -> Iterator[Result]:
         read = self._read() + count * self.sizes.context * self.sizes.token_bytes(self.dtype)
-        for eager in (True, False):
+        for eager in (False,) if self._form else (True, False):
             decoding = Decoding(self._model, self.device, count, self.sizes.context, eager)
             took = self.clock.seconds(decoding.step, self.sizes.steps)
-            what = f"decode, {self._rows(count)}, {'eager' if eager else 'by graph'}"
+            what = self._named(f"decode, {self._rows(count)}, {'eager' if eager else 'by graph'}")
             share = read / bandwidth / took
             result = {"what": what, "value": took * 1e3, "unit": "ms", "share": share, "of": "the bandwidth floor"}
             yield result | _aim(share, DECODE_SHARE, not eager and count == 1)
             if not eager:
+                self._seconds[self._form, "1 row" if count == 1 else f"{count} rows"] = took
+            if not eager and not self._form:
                 yield self._idle(count, took, self.clock.queued(decoding.launch))
 
     def _idle(self, count: int, took: float, busy: float) -> Result:
@@ -147,8 +186,15 @@ class ModelBench:
         operations = 2 * tokens * linear + attention + 2 * config.vocab_size * config.hidden_size
         took = self.clock.seconds(lambda: self._compute_prompt(chunk), 2)
         rate = operations / took
+        if chunk == tokens:
+            self._seconds[self._form, "prompt"] = took
         how = "whole" if chunk == tokens else f"in chunks of {chunk}"
-        result = {"what": f"prompt of {tokens}, {how}", "value": rate / 1e12, "unit": "TFLOP/s", "ms": took * 1e3}
+        result = {
+            "what": self._named(f"prompt of {tokens}, {how}"),
+            "value": rate / 1e12,
+            "unit": "TFLOP/s",
+            "ms": took * 1e3,
+        }
         share = rate / limit
         return result | {"share": share, "of": "the product"} | _aim(share, PREFILL_SHARE, chunk == tokens)
 
@@ -164,6 +210,9 @@ class ModelBench:
         config = self.sizes.config
         table = config.vocab_size * config.hidden_size * self.dtype.itemsize
         return self._model.backend.nbytes - (0 if config.tie_word_embeddings else table)
+
+    def _named(self, what: str) -> str:
+        return f"{self._form}: {what}" if self._form else what
 
     def _rows(self, count: int) -> str:
         return f"{count} row{'s' if count > 1 else ''} at {self.sizes.context}"
@@ -183,12 +232,12 @@ def on_gpu(shape: str) -> ModelBench:
             f"{shape} needs {needed / 1e9:.0f} GB of memory, of which {torch.cuda.get_device_name(place)} has "
             f"{free / 1e9:.0f} GB free: use a GPU with more, or --shape tiny"
         )
-    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place))
+    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place), FORMS if shape == "llama-3-8b" else ())
 
 
 def interpreted() -> ModelBench:
     """The tiny shape in Triton's interpreter: shows that all of it runs. Its figures say nothing."""
-    return ModelBench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock())
+    return ModelBench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock(), FORMS[:1])
 
 
 def table(machine: dict[str, Any], result: list[Result]) -> str:

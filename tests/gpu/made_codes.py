@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from legato_engine.weights.grouped import ZERO, Grouped
+from legato_engine.weights.grouped import ZERO, Grouped, GroupedForm
 from legato_engine.weights.packed import Scales
 from legato_engine.weights.quantization.formats import Element
 
@@ -34,8 +34,19 @@ FORMS = {
 }
 
 
-def made(name: str, outputs: int, inputs: int) -> Grouped:
+def made(name: str, outputs: int, inputs: int, place: torch.device | None = None) -> Grouped:
     """A weight whose products with x of size 1 are about 1 in size. `inputs` is a multiple of the groups."""
+    with torch.device(place or "cpu"):
+        return _made(name, outputs, inputs)
+
+
+def form_of(name: str, inputs: int) -> GroupedForm:
+    """The form of such weights, made for activations of 8 bits if they are FP8."""
+    weight = made(name, 1, inputs)
+    return GroupedForm(weight.element, weight.group, weight.bits, weight.element is Element.FLOAT8)
+
+
+def _made(name: str, outputs: int, inputs: int) -> Grouped:
     form = FORMS[name]
     element, group = form.element, form.group or inputs
     groups, spread = -(-inputs // group), {Element.INT4: 4.6, Element.INT8: 74.0, Element.FLOAT8: 1.0}[element]

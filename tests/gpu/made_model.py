@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from made_codes import form_of, made
 
 from legato_engine.backends.cuda.backend import CudaBackend
 from legato_engine.backends.cuda.device import Device
@@ -21,6 +22,7 @@ from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.grouped import Grouped, GroupedForm
 
 LLAMA_3_8B = ModelConfig(
     architecture="LlamaForCausalLM", layers=32, hidden_size=4096, heads=32, kv_heads=8, head_dim=128,
@@ -62,6 +64,31 @@ class MadeWeights(Checkpoint):
         if len(shape) == 1:
             return made.mul_(0.1).add_(1)
         return made if "embed_tokens" in name else made.mul_(shape[1] ** -0.5)
+
+
+class MadeCodes(MadeWeights):
+    """The same with linear layers of random codes, in a form of `made_codes.FORMS`."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, place: torch.device, form: str) -> None:
+        super().__init__(config, dtype, place)
+        self._form = form
+
+    def quantized(self) -> frozenset[str]:
+        return frozenset(name for name in self._shapes if name.endswith("_proj.weight"))
+
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        return form_of(self._form, self._shapes[name][1]) if name in self.quantized() else None
+
+    def grouped(self, name: str) -> Grouped | None:
+        if name not in self.quantized():
+            return None
+        with torch.random.fork_rng():
+            torch.manual_seed(crc32(name.encode()) + self._seed)
+            return made(self._form, *self._shapes[name], place=self._place)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        weight = self.grouped(name)
+        return super().tensor(name) if weight is None else weight.floats()
 
 
 class Row(NamedTuple):

@@ -1,11 +1,17 @@
 """Products with quantized weights, against products with their values in float32."""
 
+from dataclasses import replace
+
+import plain_model
 import torch
 from made_codes import FORMS, made
-from places import Place, over
+from made_model import LLAMA_3_8B, MadeCodes, MadeModel, Row
+from places import TOLERANCE, Place, over
 
 from legato_engine.backends.cuda import products
+from legato_engine.backends.cuda.device import Cuda, Interpreted
 from legato_engine.backends.cuda.linear import packed
+from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
@@ -59,3 +65,28 @@ def test_fp8_activations(place: Place, dtype: torch.dtype, form: str, rows: int,
         held = matrix.codes.view(torch.float8_e4m3fn)
         torch._scaled_mm(codes, held.t(), scales.t(), matrix.scale.values, bias=bias, out_dtype=dtype, out=out.zero_())
         place.close(out, expected)
+
+
+@over(form=("AWQ", "Q4_K", "FP8, blocks", "FP8, channel"))
+@torch.inference_mode()
+def test_a_model_of_codes(place: Place, dtype: torch.dtype, form: str) -> None:
+    """Steps of each size that is computed in its own way, and replayed ones, which equal eager ones bit for bit."""
+    config = replace(
+        LLAMA_3_8B, layers=2, hidden_size=256, heads=4, kv_heads=2, head_dim=64, intermediate_size=512, vocab_size=500
+    )
+    weights = MadeCodes(config, dtype, torch.device("cpu"), form)
+    device = Interpreted(place.processors) if place.small else Cuda(place.device)
+    model = MadeModel(weights, dtype, device, 16, Room(256, 4, 16), 64)
+    model.arena.fill_(torch.nan)
+    tokens = torch.randint(config.vocab_size, (202,)).tolist()
+    expected = plain_model.logits(weights, tokens)
+    most = 0.15 if "FP8" in form and products.multiplies_fp8(place.chip) else 10 * TOLERANCE[dtype]
+    start, blocks = 0, range(40, 53)
+    for end in (12, 40) if place.small else (12, 40, 90, 200):
+        found = model.step([Row(tokens[start:end], start, blocks)]).cpu()[0]
+        assert (found - expected[end - 1]).norm() <= most * expected[end - 1].norm()
+        start = end
+    row = Row(tokens[start : start + 1], start, blocks)
+    eager = model.eager([row])[:1].clone()
+    for _captured_then_replayed in range(2):
+        assert torch.equal(model.step([row]), eager)
