@@ -12,7 +12,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.products import CodesProduct
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
-from legato_engine.kernels.paths import FLOAT8, Path, WeightForm
+from legato_engine.kernels.paths import FLOAT8, AttentionProduct, Path, WeightForm
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
@@ -102,7 +102,7 @@ def choose(
     """The formats for settings of DTYPES and of KV_DTYPES in any case, on `gpu` or else the processor; `fallback` says
     why a GPU has no kernels. Raises ValueError for another setting, UnusableFormat if nothing computes the formats."""
     kv = _KV_NAMES.get(kv_dtype.lower(), kv_dtype.lower())
-    return _with_kv(_choose(dtype.lower(), processor, gpu, config, block_size, fallback, kv), kv)
+    return _with_kv(_choose(dtype.lower(), processor, gpu, config, block_size, fallback, kv), kv, kv_dtype)
 
 
 def _choose(
@@ -151,11 +151,13 @@ def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
     return chosen
 
 
-def _with_kv(chosen: Formats, kv: str) -> Formats:
-    """`chosen` with KV in another format. Raises UnusableFormat if kernels lack it."""
+def _with_kv(chosen: Formats, kv: str, setting: str) -> Formats:
+    """`chosen` with KV in another format, given as `setting`. Raises UnusableFormat if kernels lack it."""
     if kv in ("auto", chosen.kv):
         return chosen
     allowed = chosen.path.kv if chosen.path else (chosen.kv, FLOAT8)
     if kv not in allowed:
-        raise UnusableFormat(f"KV cannot be {kv} with {chosen}; allowed: Auto, {', '.join(allowed)}")
-    return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv} instead")
+        names = ", ".join("FP8" if name == FLOAT8 else name for name in allowed)
+        raise UnusableFormat(f"KV cannot be {setting} with {chosen}; allowed: Auto, {names}")
+    exact = chosen.path is not None and chosen.path.attention is AttentionProduct.PAIRS  # pairs are of bfloat16 only
+    return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv}{' and attention in float32' * exact} instead")
