@@ -58,14 +58,6 @@ def test_only_the_cancelled_choice_ends_and_its_blocks_are_back(world, worker):
     world.check_done()
 
 
-def test_the_sequences_of_a_gateway_that_left_are_over(world, worker):
-    worker.send(*(Generate(id, 1, world.sequence(max_tokens=150)) for id in "rs"))
-    world.run(8)
-    worker.send(left=(world.gateway,))
-    world.run(2)
-    world.check_done()
-
-
 def test_answers_for_a_gateway_that_left_are_not_taken_for_short_ones(world):
     fresh, bereft = world.worker("f"), world.worker("b")
     for number in range(LEAST_ANSWERS):
