@@ -194,11 +194,11 @@ def from_gguf(
 
 
 def _architecture(names: object, source: str) -> str:
-    known = ARCHITECTURES
     for name in names if isinstance(names, list) else ():
-        if name in known:
+        if name in ARCHITECTURES:
             return str(name)
-    raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {', '.join(known)}")
+    supported = ", ".join((*ARCHITECTURES, *keys.WITH_TEXT))
+    raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {supported}")
 
 
 def _check_model_type(given: object, architecture: str, source: str) -> None:

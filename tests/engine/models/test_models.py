@@ -181,6 +181,15 @@ def test_revision_tells_formats_weights_and_numerics_apart(monkeypatch):
     assert len({*revisions, in_e4m3.kv_revision, load(checkpoint).kv_revision}) == 5
 
 
+def test_one_set_of_factors_of_longrope_holds_for_all_sequences_and_is_part_of_the_revision():
+    """A prefix is shared by sequences of any length: the longest one that is served decides."""
+    config = FAMILIES["phi 4 mini"]
+    chosen = [config.serving(length).rope_scaling["factors"] for length in (1024, 1025)]
+    assert chosen == [config.rope_scaling["short_factor"], config.rope_scaling["long_factor"]]
+    short, same, long = (load(RandomCheckpoint(config), max_length=length).kv_revision for length in (512, 1024, 2048))
+    assert short == same != long
+
+
 def test_copies_come_before_computing():
     runner = load(RandomCheckpoint(SHAPES["llama 3"]))
     runner.arena.block(4)[:4] = b"abcd"
