@@ -114,6 +114,8 @@ SPELLINGS = [
     ("awq", {"version": "GEMM"}),
     ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
     ("awq", {"zero_point": False}),
+    ("fp8, tensor, static", {"quant_method": "modelopt", "quant_algo": "FP8"}),
+    ("float-quantized, channel", {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}),
     ("gptq, act order", {"static_groups": True}),
     ("gptq", {"checkpoint_format": None, "format": "gptq", "dynamic": {"+:.*": None}}),
     ("fp8, blocks", {"scale_fmt": "ue8m0", "modules_to_not_convert": None}),
@@ -282,7 +284,8 @@ def group(**changes: Any) -> dict[str, Any]:
 
 W4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 REFUSED = [
-    ("gptq", {"quant_method": "bitsandbytes"}, "'bitsandbytes' is not supported; supported: fp8, compressed-tensors"),
+    ("gptq", {"quant_method": "bitsandbytes"}, "'bitsandbytes' is not supported; supported: fp8, modelopt, compressed"),
+    ("gptq", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo is 'NVFP4'; supported: 'FP8', 'FP8_PER"),
     ("gptq", {"quant_method": None}, "None is not supported; supported: fp8"),
     ("gptq", {"bits": 3}, "bits is 3; supported: 4, 8"),
     ("gptq", {"bits": True}, "bits is True"),

@@ -11,6 +11,7 @@ from legato_engine.weights.quantization.formats import Quantization
 _KEYS = ("quantization_config", "compression_config")  # the latter in early files of compressed-tensors
 _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "fp8": methods.fp8,
+    "modelopt": methods.modelopt,
     compressed_tensors.METHOD: compressed_tensors.read,
     "gptq": methods.gptq,
     "awq": methods.awq,

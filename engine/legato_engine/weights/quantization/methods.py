@@ -1,8 +1,8 @@
-"""Methods of `quantization_config` whose layers have one format: fp8, gptq and awq.
+"""Methods of `quantization_config` whose layers have one format: fp8, modelopt, gptq and awq.
 
-Keys as transformers, AutoFP8, GPTQModel and AutoAWQ write them. The lists of layers that are not quantized
-(`modules_to_not_convert`, `ignored_layers`, `lm_head`) are not read, because each tool matches names in its own way: a
-layer with a floating-point `weight` in the file is not quantized.
+Keys as transformers, AutoFP8, Model Optimizer, GPTQModel and AutoAWQ write them. The lists of layers that are not
+quantized (`modules_to_not_convert`, `ignored_layers`, `lm_head`) are not read, because each tool matches names in its
+own way: a layer with a floating-point `weight` in the file is not quantized.
 """
 
 from legato_engine.errors import CorruptModel
@@ -36,6 +36,14 @@ def fp8(fields: Fields) -> Quantization:
     return Quantization(
         "fp8", (LayerRule(EVERY, Format(Layout.DENSE, Element.FLOAT8, tiles, activations=activations)),)
     )
+
+
+def modelopt(fields: Fields) -> Quantization:
+    """NVIDIA's Model Optimizer: a scale per tensor for static activations, or per output for dynamic ones."""
+    algorithm = fields.choice("quant_algo", ("FP8", "FP8_PER_CHANNEL_PER_TOKEN"))
+    tile, activations = (TENSOR, Activations.STATIC) if algorithm == "FP8" else (CHANNEL, Activations.DYNAMIC)
+    given = Format(Layout.DENSE, Element.FLOAT8, (tile,), activations=activations)
+    return Quantization("modelopt", (LayerRule(EVERY, given),))
 
 
 def _block(size: object, where: str) -> Tile:
