@@ -9,8 +9,6 @@ import yaml
 
 from legato_cli.local import admin
 from legato_cli.local.operations import LocalOperations
-from legato_cli.recording.reader import RoundReader
-from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Ref, ref_of
@@ -51,9 +49,7 @@ class ScriptedGateways:
 
 def operations(store: Cluster, ref: Ref = DEMO, gateways: Gateways | None = None) -> LocalOperations:
     """The operations of a `legato up` whose gateways these are."""
-    clock = SystemClock()
-    rounds = RoundReader(store, ref, gateways or ScriptedGateways(), clock)
-    return LocalOperations(store, ref, clock, rounds, RecentEvents(clock), LogLines())
+    return LocalOperations(store, ref, SystemClock(), gateways or ScriptedGateways(), LogLines())
 
 
 async def store_pod(store: Cluster, owner: Ref, name: str, role: str, app: str, ready: bool = True) -> None:

@@ -12,6 +12,7 @@ from legato_cli.ui import target
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.manifests import common
+from legato_operator.observing.observe import Gateways
 from legato_simulator.replay import signal_round
 
 
@@ -19,18 +20,11 @@ class LocalOperations(Operations):
     """Also answers `legato ui`, `legato logs` and `legato record`."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        ref: Ref,
-        clock: Clock,
-        rounds: RoundReader,
-        recent: RecentEvents,
-        written: LogLines,
-        url: str = "",
+        self, cluster: Cluster, ref: Ref, clock: Clock, gateways: Gateways, written: LogLines, url: str = ""
     ) -> None:
         super().__init__(cluster, ref, clock)
-        self._rounds = rounds
-        self.recent = recent
+        self._rounds = RoundReader(cluster, ref, gateways, clock)
+        self.recent = RecentEvents(clock)
         self.written = written
         self._url = url
 

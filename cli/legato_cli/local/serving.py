@@ -22,8 +22,6 @@ from legato_cli.local.terminal import Terminal
 from legato_cli.machine import gpus
 from legato_cli.manifests import manifest_file, unmet_objectives
 from legato_cli.models import model
-from legato_cli.recording.reader import RoundReader
-from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines
 from legato_cli.ui import proxy
 from legato_cli.ui.sources import OwnSource
@@ -112,11 +110,12 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     ):
         workers = HttpWorkers(session)
         gateways = HttpGateways(session)
-        recent = RecentEvents(clock)
         metrics = _metrics()
         waker = DemandWaker(gateways, clock)
+        url = f"{_url(manifest.service, listener)}/v1"
+        operations = LocalOperations(cluster.store, ref_of(manifest.written), clock, gateways, written, url)
         collaborators = Collaborators(
-            recorder=recent,
+            recorder=operations.recent,
             journal=metrics.services,
             gateways=gateways,
             autoscaler=Autoscaler(GatewaySignalSource(), metrics.services),
@@ -124,10 +123,6 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         )
         reconciler = Reconciler(cluster.store, workers, clock, placement, collaborators)
         controller = Controller(reconciler, metrics)
-        ref = ref_of(manifest.written)
-        rounds = RoundReader(cluster.store, ref, gateways, clock)
-        url = f"{_url(manifest.service, listener)}/v1"
-        operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
         shown = [web.get("/metrics", metrics.answer)]
         return await _Serving(cluster, controller, path, manifest, listener, terminal, operations, shown, waker).run()
 
