@@ -39,7 +39,7 @@ class HuggingFaceFolder(Checkpoint):
     def __init__(self, path: Path) -> None:
         raw = read_json(path / CONFIG)
         self.path = path
-        self.declared = quantizations.read(raw, f"{path}/{CONFIG}")  # None: no tensor may be quantized
+        self.declared = quantizations.of_folder(path, raw)  # None: no tensor may be quantized
         self.config = configs.from_huggingface(raw, f"{path}/{CONFIG}")
         where = _shards(path)
         self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))

@@ -135,6 +135,16 @@ def test_an_early_key_of_compressed_tensors_is_read(tmp_path: Path) -> None:
     assert torch.equal(open_weights(tmp_path).tensor(f"{UP}.weight"), values[f"{UP}.weight"])
 
 
+def test_early_files_of_model_optimizer_have_a_config_of_their_own(tmp_path: Path) -> None:
+    values = folders.write(tmp_path, Kind({}, KINDS["fp8, tensor, static"].pack))
+    own = tmp_path / "hf_quant_config.json"
+    own.write_text('{"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}')
+    assert torch.equal(open_weights(tmp_path).tensor(f"{UP}.weight"), values[f"{UP}.weight"])
+    own.write_text('{"quantization": {"quant_algo": "W4A8_AWQ"}}')
+    with pytest.raises(errors.UnsupportedFormat, match=r"hf_quant_config\.json: .*'W4A8_AWQ'; supported: 'FP8'"):
+        open_weights(tmp_path)
+
+
 def test_scales_of_blocks_may_be_powers_of_two(tmp_path: Path) -> None:
     values, powers = [], 2.0 ** torch.arange(-8, 0).view(4, 2)
     for scales in (powers, powers.to(torch.float8_e8m0fnu)):
