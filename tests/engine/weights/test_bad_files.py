@@ -79,6 +79,7 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
 
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}
+GEMMA, PHI = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Gemma3", "Phi3"))
 SLIDING = ["sliding_attention"] * 2
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
@@ -115,6 +116,20 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             errors.UnsupportedFormat,
             "'hqq' is not supported; supported: fp8",
         ),
+        (GEMMA | {"final_logit_softcapping": 30.0}, errors.UnsupportedModel, "final_logit_softcapping is 30.0"),
+        (
+            GEMMA | {"rope_parameters": {"sliding_attention": LINEAR}},
+            errors.UnsupportedModel,
+            "'linear' of sliding_attention",
+        ),
+        (GEMMA | {"rope_parameters": LINEAR}, errors.UnsupportedModel, "rope_parameters are .*full_attention"),
+        (PHI | {"rope_scaling": LINEAR}, errors.UnsupportedModel, "'linear' is not supported; .*longrope"),
+        (
+            PHI | {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+            errors.CorruptModel,
+            "short_factor has not the 32 numbers",
+        ),
+        (PHI | {"partial_rotary_factor": 1.5}, errors.CorruptModel, "96 of head_dim 64"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
         ({"head_dim": 32}, errors.WrongShape, "q_proj"),

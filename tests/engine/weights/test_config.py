@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 
 from legato_engine.errors import CorruptModel, ModelError, UnsupportedFormat, UnsupportedModel
 from legato_engine.layers import rotary
+from legato_engine.layers.rotation import Rotation
 from legato_engine.models import registry
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import from_gguf, from_huggingface
@@ -44,6 +45,23 @@ def test_both_spellings_of_rotary_settings_are_read(
     files.write_folder(tmp_path, **given)
     config = open_weights(tmp_path).config
     assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
+
+
+def test_both_spellings_of_rotary_settings_by_kind_of_layer_are_read() -> None:
+    base = {key: value for key, value in files.CONFIG.items() if key != "rope_theta"}
+    base |= {"architectures": ["Gemma3ForCausalLM"], "layer_types": ["sliding_attention", "full_attention"]}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    old = {"rope_theta": 5000.0, "rope_local_base_freq": 7.0, "rope_scaling": linear}
+    new = {
+        "full_attention": linear | {"rope_theta": 5000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 7.0},
+    }
+    config = from_huggingface(base | old, "here")
+    assert config == from_huggingface(base | {"rope_parameters": new}, "here")
+    assert [config.rotation(0), config.rotation(1)] == [
+        Rotation(64, 7.0, None, 2**-0.5),
+        Rotation(64, 5000.0, linear, 2**-0.5),
+    ]
 
 
 def test_rotary_factors_of_a_gguf_are_part_of_its_config_unless_they_are_packed(tmp_path: Path) -> None:
