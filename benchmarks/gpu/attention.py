@@ -13,6 +13,7 @@ import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from legato_engine.kernels.gpu.attention.attend import converts_float8
 from legato_engine.kernels.gpu.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
 from legato_engine.kernels.gpu.configurations import choose
 
@@ -58,6 +59,8 @@ class AttentionBench:
         yield {"what": "copy", "rate": bandwidth / 1e9, "unit": "GB/s"}
         for group in (4, 8):
             yield from self.decoding(group, bandwidth)
+        if converts_float8(self.chip):
+            yield from self.decoding(8, bandwidth, e4m3=True)
         for group in (4, 8):
             yield from self.prompts(group)
 
@@ -67,14 +70,15 @@ class AttentionBench:
         target = torch.empty_like(source)
         return 2 * source.nbytes / self.seconds(lambda: target.copy_(source))
 
-    def decoding(self, group: int, limit: float) -> Iterator[Result]:
+    def decoding(self, group: int, limit: float, e4m3: bool = False) -> Iterator[Result]:
         for rows in self.sizes.rows:
             for layout in LAYOUTS:
                 for block in (16, 32, 64):
-                    step = _step(self, [(self.sizes.context - 1, 1)] * rows, group, block, layout)
-                    kv = rows * self.sizes.context * self.sizes.kv_heads * DIM * 2 * self.sizes.dtype.itemsize
+                    step = _step(self, [(self.sizes.context - 1, 1)] * rows, group, block, layout, e4m3)
+                    kv = rows * self.sizes.context * self.sizes.kv_heads * DIM * 2 * step.layer.dtype.itemsize
                     rate = kv / self.seconds(step.attend)
                     what = f"decode, {rows} rows at {self.sizes.context}, group {group}, {layout}, blocks of {block}"
+                    what += ", KV in e4m3" * e4m3
                     yield {"what": what, "rate": rate / 1e9, "unit": "GB/s", "share": rate / limit, "of": "copy"}
 
     def prompts(self, group: int) -> Iterator[Result]:
@@ -108,8 +112,10 @@ class AttentionBench:
         return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
 
 
-def _step(bench: AttentionBench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> MadeStep:
-    shape = Shape(DIM, group, bench.sizes.kv_heads, block, bench.sizes.dtype, bench.device, bench.processors)
+def _step(
+    bench: AttentionBench, rows: list[tuple[int, int]], group: int, block: int, layout: str, e4m3: bool = False
+) -> MadeStep:
+    shape = Shape(DIM, group, bench.sizes.kv_heads, block, bench.sizes.dtype, bench.device, bench.processors, e4m3)
     decode, prefill = (choose(f"{name}_attention", shape.named, bench.chip) for name in ("decode", "prefill"))
     return MadeStep(shape, rows, decode, prefill, LAYOUTS[layout])
 

@@ -26,18 +26,20 @@ def check(oracle, run):
         oracle.check(prompt, output)
 
 
-@pytest.mark.parametrize("model", ["mistral", "qwen 3", "biases", "odd sizes"])
-def test_greedy_tokens_are_those_of_transformers(model, oracle_of, sequences):
+@pytest.mark.parametrize(
+    ("model", "kv"), [*((model, "Auto") for model in ("mistral", "qwen 3", "biases", "odd sizes")), ("llama", "FP8")]
+)
+def test_greedy_tokens_are_those_of_transformers(model, kv, oracle_of, sequences):
     """Prompts whole and in chunks, one beside sequences that decode, then all of them in one batch."""
     checkpoint = RandomCheckpoint(MODELS[model])
-    run = sequences(load(checkpoint), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
+    run = sequences(load(checkpoint, kv_dtype=kv), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
     run.prefill(0, chunk=256)
     run.prefill(1, chunk=29)
     run.mixed_step(decoding=[0, 1], prefilling=2)
     run.prefill(3, chunk=33)
     run.decode(range(4))
 
-    check(oracle_of(checkpoint), run)
+    check(oracle_of(checkpoint, kv == "FP8"), run)
 
 
 @pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3"])

@@ -136,7 +136,7 @@ def test_candidates_compute_what_the_table_computes(kernel):
 def test_all_shapes_of_common_models_are_tuned_and_other_kernels_are_refused():
     place = TuningDevice(torch.device("cpu"), "sm_90", 132)
     shapes = [str(case) for case in cases.all_of(place, ["prefill_attention"])]
-    assert "prefill_attention, head_dim 128, block_size 64, group 4" in shapes
+    assert "prefill_attention, head_dim 128, block_size 64, group 4, kv_bits 16" in shapes
     assert len(shapes) == 27
     with pytest.raises(ValueError, match="nonsense: not tuned; there are decode_attention, "):
         list(cases.all_of(PLACE, ["nonsense"]))

@@ -23,11 +23,18 @@ class Shape:
     dtype: torch.dtype
     device: torch.device
     processors: int
+    e4m3: bool = False  # KV; on a chip that converts it
+
+    @property
+    def held(self) -> torch.dtype:
+        """The type of the arena."""
+        return torch.float8_e4m3fn if self.e4m3 else self.dtype
 
     @property
     def named(self) -> dict[str, int]:
         """As tables of configurations name it."""
-        return {"head_dim": self.head_dim, "block_size": self.block_size, "group": self.group}
+        bits = 8 * self.held.itemsize
+        return {"head_dim": self.head_dim, "block_size": self.block_size, "group": self.group, "kv_bits": bits}
 
     def random(self, *sizes: int) -> torch.Tensor:
         return torch.randn(sizes, dtype=self.dtype, device=self.device)
@@ -48,6 +55,7 @@ class MadeStep:
         self.lengths = torch.tensor([sum(row) for row in rows], device=device).int()
         tokens = sum(count for _, count in rows)
         self.queries = shape.random(tokens, heads + 2 * shape.kv_heads, shape.head_dim)[:, :heads]
+        self.scales = torch.ones(2, shape.kv_heads, device=device) if shape.e4m3 else None
         self.out = torch.zeros(tokens, heads, shape.head_dim, dtype=shape.dtype, device=device)
         self.chosen = decode, prefill
         self.prompts = any(count > attention.DECODE_QUERIES for _, count in rows)
@@ -60,12 +68,12 @@ class MadeStep:
         """Into `out`."""
         attention.attend(
             self.queries, self.layer, self.starts, self.lengths, self.tables, self.work, None, self.out, *self.chosen,
-            self.prompts,
+            self.prompts, self.scales,
         )  # fmt: skip
 
 
 def _layer(shape: Shape, blocks: int, order: Sequence[int]) -> torch.Tensor:
     """[blocks, 2, kv_heads, block, head_dim]"""
     sizes = (blocks, LAYERS, 2, shape.kv_heads, shape.block_size)
-    memory = shape.random(*(sizes[axis] for axis in order), shape.head_dim)
+    memory = shape.random(*(sizes[axis] for axis in order), shape.head_dim).to(shape.held)
     return memory.permute(*(order.index(axis) for axis in range(5)), 5)[:, 0]
