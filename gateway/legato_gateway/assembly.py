@@ -1,6 +1,8 @@
 """Builds parts of a gateway from its settings. They raise SettingsError for an unusable file or cluster."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,29 +105,32 @@ def response_store(settings: GatewaySettings, timers: Timers) -> ResponseStore |
     return ResponseStore(StorePolicy(settings.response_retention, settings.response_memory), timers.time)
 
 
-def api_keys(settings: GatewaySettings) -> KeyFile | None:
+@contextmanager
+def _reading(flag: str) -> Iterator[None]:
+    """Raises errors of a file as errors of its flag."""
     try:
-        return KeyFile(settings.api_keys_file) if settings.api_keys_file is not None else None
+        yield
     except InvalidFile as error:
-        raise SettingsError(f"--api-keys-file {error}") from None
+        raise SettingsError(f"{flag} {error}") from None
+
+
+def api_keys(settings: GatewaySettings) -> KeyFile | None:
+    with _reading("--api-keys-file"):
+        return KeyFile(settings.api_keys_file) if settings.api_keys_file is not None else None
 
 
 def certificate(settings: GatewaySettings) -> PublicCertificate | None:
     if settings.tls_certificate_file is None or settings.tls_key_file is None:
         return None
-    try:
+    with _reading("--tls-certificate-file"):
         return PublicCertificate(settings.tls_certificate_file, settings.tls_key_file)
-    except InvalidFile as error:
-        raise SettingsError(f"--tls-certificate-file {error}") from None
 
 
 def internal_tls(settings: GatewaySettings) -> InternalTLS | None:
     if settings.internal_tls_folder is None:
         return None
-    try:
+    with _reading("--internal-tls-folder"):
         return InternalTLS(settings.internal_tls_folder, settings.internal_tls_name)
-    except InvalidFile as error:
-        raise SettingsError(f"--internal-tls-folder {error}") from None
 
 
 def discovery(settings: GatewaySettings) -> Discovery:

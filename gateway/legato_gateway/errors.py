@@ -216,18 +216,7 @@ class InternalFault(GatewayError):
     code = "internal_error"
 
 
-class _Body(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    part: str | msgspec.UnsetType = msgspec.UNSET
-
-
-_encoder = msgspec.json.Encoder()
-
-
 def body(error: GatewayError) -> bytes:
     """Returns the JSON of `error` in OpenAI's format. Errors of the server also name the part that failed."""
-    part = msgspec.UNSET if error.permanent else error.part
-    return _encoder.encode({"error": _Body(error.message, error.type, error.param, error.code, part)})
+    shown = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return msgspec.json.encode({"error": shown if error.permanent else shown | {"part": error.part}})

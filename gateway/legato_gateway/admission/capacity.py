@@ -1,6 +1,6 @@
 """The fleet's capacity, counted down as requests are admitted. Pure: part of `admission`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from legato_gateway.admission.limits import AdmissionLimits
@@ -93,14 +93,14 @@ class Capacity:
 
     def never_fits(self, need: Need) -> str | None:
         """Returns why no known worker could hold this sequence even when empty, or None. Without workers, None."""
-        reasons = {name: filters.too_small(worker, need) for name, worker in self._decoders.items()}
-        if not reasons or not all(reasons.values()):
-            return None
-        return "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+        return self._against_all(filters.too_small, need)
 
     def never_takes(self, need: Need) -> str | None:
         """Returns why no known worker can ever take it, for any lasting reason, or None."""
-        reasons = {name: filters.never(worker, need) for name, worker in self._decoders.items()}
+        return self._against_all(filters.never, need)
+
+    def _against_all(self, judge: Callable[[WorkerView, Need], str | None], need: Need) -> str | None:
+        reasons = {name: judge(worker, need) for name, worker in self._decoders.items()}
         if not reasons or not all(reasons.values()):
             return None
         return "; ".join(f"{name} {reason}" for name, reason in reasons.items())

@@ -65,15 +65,8 @@ class StreamExtras:
     extras: Extras
     _made: dict[int, int] = field(default_factory=dict)  # tokens of each choice that has started
 
-    def begin(self, index: int) -> ChunkExtra:
-        """Returns the extras of a chunk without tokens, such as the first of a chat."""
-        return self._extra(index, None)
-
-    def take(self, index: int, token_ids: tuple[int, ...]) -> ChunkExtra:
-        """Returns the extras of a chunk with these tokens."""
-        return self._extra(index, token_ids)
-
-    def _extra(self, index: int, token_ids: tuple[int, ...] | None) -> ChunkExtra:
+    def take(self, index: int, token_ids: tuple[int, ...] | None = None) -> ChunkExtra:
+        """Returns the extras of a chunk with these tokens, or without, such as the first of a chat."""
         extras = self.extras
         if not (extras.token_ids or extras.running_usage):
             return NO_EXTRA

@@ -72,10 +72,10 @@ class ChatWriter:
 
     def _begin(self, index: int) -> bytes:
         first = b'"delta":' + encode({"role": self._start.role, "content": ""})
-        events = self._events.chunk(index, first, b"null", None, self._stream.begin(index))
+        events = self._events.chunk(index, first, b"null", None, self._stream.take(index))
         if self._start.echo:
             echoed = b'"delta":' + encode({"content": self._start.echo})
-            events += self._events.chunk(index, echoed, b"null", None, self._stream.begin(index))
+            events += self._events.chunk(index, echoed, b"null", None, self._stream.take(index))
         return events
 
     def _read(self, index: int, delta: Delta, extra: ChunkExtra) -> bytes:

@@ -58,7 +58,7 @@ class CompletionWriter:
             self._started.add(index)
             fields = self._echoed(index, delta.scores)
             logprobs = encode(fields) if fields else b"null"
-            first = self._stream.begin(index)
+            first = self._stream.take(index)
             events = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, first)
         text, tokens, finish = self._shown_parts(delta)
         shown = self._shown.logprobs is not None and bool(tokens)
