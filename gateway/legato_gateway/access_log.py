@@ -1,9 +1,11 @@
-"""Logs one line per request once its response has ended: its parameters and outcome, without its content.
+"""Logs one line per request once its response has ended: its parameters and outcome, without its content; and echoes
+the client's own id of a request, which joins the records of both sides.
 
 Probes and scrapes are skipped, and so are query strings, which may contain anything.
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,8 +16,38 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from legato_gateway import client_request_id
 from legato_gateway.errors import GatewayError, Refused
+
+REQUEST_ID: Final = b"x-request-id"
+_ALLOWED: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+def client_request_id(scope: Scope) -> str | None:
+    """Returns the client's own id (`X-Request-Id`), or None if it is missing, too long, or not only visible ASCII."""
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+    return given.decode() if _ALLOWED.fullmatch(given) else None
+
+
+class EchoRequestId:
+    """Middleware that answers with the client's id instead of the gateway's, which is in the body as well."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = client_request_id(scope) if scope["type"] == "http" else None
+        if given is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def echoing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                others = [pair for pair in message.get("headers", ()) if pair[0].lower() != REQUEST_ID]
+                message = {**message, "headers": [*others, (REQUEST_ID, given.encode())]}
+            await send(message)
+
+        await self._app(scope, receive, echoing)
+
 
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
@@ -110,7 +142,7 @@ def _entry(scope: Scope) -> AccessEntry:
     """Returns a new entry. The path is escaped again, as a client may have put line breaks into it."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     path = quote(scope["path"])[:LONGEST_PATH]
-    return AccessEntry(f"{now}Z", scope["method"], path, request_id=client_request_id.read(scope))
+    return AccessEntry(f"{now}Z", scope["method"], path, request_id=client_request_id(scope))
 
 
 def note_refusal(scope: Scope, error: GatewayError) -> None:

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway import access_log, errors
-from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
+from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog, EchoRequestId
 from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import messages as anthropic_messages
-from legato_gateway.client_request_id import EchoRequestId
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.http import cors, health, models
 from legato_gateway.http.state import State

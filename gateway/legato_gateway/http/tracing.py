@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from legato_gateway import client_request_id
-from legato_gateway.access_log import SPAN
+from legato_gateway.access_log import SPAN, client_request_id
 from legato_protocol import names
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class TraceRequests:
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         attributes = {"http.request.method": method, "http.route": path, "url.path": path, "url.scheme": "http"}
-        if (given := client_request_id.read(scope)) is not None:
+        if (given := client_request_id(scope)) is not None:
             attributes["http.request.header.x-request-id"] = given
         parent, state = headers.get(names.HEADER_TRACE, ""), headers.get("tracestate", "")
         return self._tracing.start(f"{method} {path}", "server", parent, attributes, state=state)

@@ -1,19 +1,20 @@
 """`POST /v1/completions`: converts its body to one relay request per prompt. `writer` writes its answers."""
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, unsupported
 from legato_gateway.openai.chat import answer_start
-from legato_gateway.openai.completions import best_of
 from legato_gateway.openai.completions.prompts import Prompt, prompts
 from legato_gateway.openai.completions.writer import CompletionWriter, Shown
 from legato_gateway.openai.schemas import CompletionBody
 from legato_gateway.openai.sse import ResponseHead, new_id
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.model_serving import ModelServing
-from legato_gateway.serving.prepared_request import Asked, PreparedRequest
+from legato_gateway.serving.prepared_request import Asked, CollectedChoice, PreparedRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -33,7 +34,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     context = serving.model.context
     keep = params.kept_tokens(body, context, wanted or DEFAULT_MAX_TOKENS)
     given = prompts(body.prompt, context, keep is not None)
-    best = best_of.parse(body)
+    best = parse_best_of(body)
     params.check_choices(len(given), best.made, "best_of" if best.ranks else "n")
     head = ResponseHead(new_id("cmpl"), int(time.time()), served)
     logprobs = body.logprobs or 0 if best.ranks else body.logprobs
@@ -99,3 +100,43 @@ def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special:
         before, after = serving.tokens.special_around if special else ((), ())
         kept = kept[len(before) : len(kept) - len(after)]
     return b"".join(map(serving.tokens.token_bytes, kept)).decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """Numbers of answers per prompt: `made` by workers, and `sent` to the client."""
+
+    made: int
+    sent: int
+
+    @property
+    def ranks(self) -> bool:
+        """True if answers must be compared, by their tokens' log probabilities."""
+        return self.made > self.sent
+
+    def chosen(self, answers: Sequence[CollectedChoice]) -> list[CollectedChoice]:
+        """Returns the answers to send, numbered again: by prompt, the best first, and among equals the first made.
+
+        The mean includes the token that ends an answer. An answer without any token comes last.
+        """
+        ranked: list[CollectedChoice] = []
+        for start in range(0, len(answers), self.made):
+            best = sorted(answers[start : start + self.made], key=_mean_logprob, reverse=True)
+            ranked += best[: self.sent]
+        return [replace(answer, index=index) for index, answer in enumerate(ranked)]
+
+
+def parse_best_of(body: CompletionBody) -> BestOf:
+    """Raises BadRequest for fewer answers than requested, and for streams: the best are known at the end."""
+    sent = body.n or 1
+    made = sent if body.best_of is None else body.best_of
+    if made < sent:
+        raise BadRequest(f"best_of is {made}, less than n = {sent}", param="best_of")
+    if made > sent and body.stream:
+        raise BadRequest(f"best_of is {made}, more than n = {sent}: this cannot be streamed", param="best_of")
+    return BestOf(made, sent)
+
+
+def _mean_logprob(answer: CollectedChoice) -> float:
+    logprobs = [token.logprobs.logprob for token in answer.tokens if token.logprobs is not None]
+    return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
