@@ -24,7 +24,7 @@ def test_a_few_rows_with_codes(place: Place, dtype: torch.dtype, form: str, rows
     weight, x, bias = made(form, *shape), place.random(rows, shape[1], dtype=dtype), place.random(shape[0], dtype=dtype)
     tile = next(tile for tile in (16, 32, 64) if tile >= min(rows, 64))
     config = choose("multiply_codes", {"rows": tile, "bits": weight.element.bits}, place.chip)
-    sums = torch.full((parts_needed(place.processors, config),), torch.nan, device=place.device)
+    sums = torch.full((parts_needed(rows, place.processors, config),), torch.nan, device=place.device)
     out = torch.zeros(rows, shape[0] + 8, dtype=dtype, device=place.device)
     multiply(x, packed(weight, place.device), bias, out[:, : shape[0]], sums, place.processors, config)
     place.close(out[:, : shape[0]], x.cpu().float() @ weight.floats().t() + bias.cpu())

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 import triton
-from interpreted_models import MODELS, load
-from tiny_models import RandomCheckpoint
+from interpreted_models import load, random_weights
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.gpu.ahead import launches
@@ -102,15 +101,16 @@ def asked_for() -> Iterator[set[str]]:
 
 def told(model: str, block_size: int, max_batch: int, steps: int) -> dict[str, list[str]]:
     """Kernels asked for in the warm-up, in this number of steps afterwards, and only in these."""
+    weights = random_weights(model)
     with torch.inference_mode(), asked_for() as found:
         runner = load(
-            RandomCheckpoint(MODELS[model]), dtype="float16", gpu=Interpreted(132, "sm_90"),
+            weights, dtype="float16", gpu=Interpreted(132, "sm_90"),
             block_size=block_size, max_batch=max_batch, chunk_tokens=CHUNK, max_length=LONGEST, threads=1,
         )  # fmt: skip
         runner.warm_up()
         warm = set(found)
         found.clear()
-        made = RandomSteps(runner, MODELS[model].vocab_size, max_batch)
+        made = RandomSteps(runner, weights.config.vocab_size, max_batch)
         for _ in range(steps):
             runner.step(Batch(made.rows()))
     return {"warm-up": sorted(warm), "steps": sorted(found), "only in steps": sorted(found - warm)}

@@ -215,7 +215,7 @@ def _multiply_codes(chip: str, name: str, rows: int) -> None:
     weight, x = _weight(name), empty(rows, HIDDEN)
     processors = ahead.CHIPS[chip].processors if rows == 16 else 1  # with one, inputs are not split
     config = choose("multiply_codes", {"rows": rows, "bits": weight.bits}, chip)
-    multiply(x, weight, None, x, torch.empty(parts_needed(processors, config)), processors, config)
+    multiply(x, weight, None, x, torch.empty(parts_needed(rows, processors, config)), processors, config)
 
 
 def _multiply_fp8(chip: str, name: str) -> None:

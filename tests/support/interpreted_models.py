@@ -1,13 +1,19 @@
 """Tiny random models, computed by Triton's kernels in the interpreter."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 from tiny_families import FAMILIES
-from tiny_models import llama, prompt
+from tiny_models import RandomCheckpoint, llama, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.grouped import Grouped, GroupedForm
+
+sys.path.append(str(Path(__file__).parents[1] / "gpu"))
+import made_codes
 
 LLAMA = llama(hidden_size=64, heads=4, intermediate_size=96, max_length=512)
 MODELS = {
@@ -20,6 +26,28 @@ MODELS = {
     "odd sizes": replace(LLAMA, hidden_size=60, head_dim=24, heads=3, kv_heads=1, intermediate_size=100),
     **FAMILIES,
 }
+
+
+class RandomCodes(RandomCheckpoint):
+    """A Llama whose linear layers are random codes, in a form of `made_codes.FORMS`."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(LLAMA)
+        self._form = form
+
+    def quantized(self) -> frozenset[str]:
+        return frozenset(name for name in self.names() if name.endswith("_proj.weight"))
+
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        return made_codes.form_of(self._form, self.shape(name)[1]) if name in self.quantized() else None
+
+    def grouped(self, name: str) -> Grouped | None:
+        return made_codes.made(self._form, *self.shape(name)) if name in self.quantized() else None
+
+
+def random_weights(name: str) -> Checkpoint:
+    """Weights of MODELS, or random codes in a form of `made_codes.FORMS`."""
+    return RandomCheckpoint(MODELS[name]) if name in MODELS else RandomCodes(name)
 
 
 def load(checkpoint: Checkpoint, **changes: object) -> Runner:

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from budget import times
-from interpreted_models import MODELS, load
-from tiny_models import RandomCheckpoint
+from interpreted_models import load, random_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -65,7 +64,7 @@ def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
 def told(name: str) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
-        runner = load(RandomCheckpoint(MODELS[name]), dtype="float16", gpu=Interpreted(132, "sm_90"))
+        runner = load(random_weights(name), dtype="float16", gpu=Interpreted(132, "sm_90"))
         runner.logits(rows(random.Random(0), 8))  # is captured
         launched.clear()
 

@@ -22,6 +22,10 @@ class Backend(Layers, Protocol):
     def replayed_rows(self) -> tuple[int, ...]:
         """Numbers of decoding rows for which the warm-up captures a step, ascending."""
 
+    @property
+    def further_tokens(self) -> tuple[int, ...]:
+        """Numbers of tokens, multiples of 16, that the warm-up computes steps of, because they use other kernels."""
+
     def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:
         """An adapter for the linear layers made so far, from A and B by projection. May be called concurrently with
         steps."""

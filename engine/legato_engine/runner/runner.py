@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from legato_engine.sampling.device_sampler import DeviceSampler, PendingSamples
 
 _MANY = 64  # tokens; backends have other kernels for fewer
+_LEAST_BLOCK = 16  # tokens of a block on a GPU
 NUMERICS = 7  # incremented when the same weights give other KV than before: such workers must not exchange KV
 
 
@@ -236,7 +237,8 @@ class Runner:
         greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
         sampled = SamplingParams(max_tokens=1, seed=0, temperature=1.0, top_p=0.9)
         size = self.layout.block_size
-        for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy)):
+        further = [(_LEAST_BLOCK, tokens // _LEAST_BLOCK, greedy) for tokens in self._backend.further_tokens]
+        for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy), *further):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
         decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),))

@@ -7,7 +7,8 @@ import pytest
 import uninterpreted
 from budget import times
 
-CASES = [("llama", 16, 16), ("qwen 2", 32, 1000), ("qwen 3", 64, 9), ("odd sizes", 16, 1)]
+CODES = [("GPTQ, act order", 16, 100), ("FP8, channel", 32, 9)]
+CASES = [("llama", 16, 16), ("qwen 2", 32, 1000), ("qwen 3", 64, 9), ("odd sizes", 16, 1), *CODES]
 STEPS = times(15)
 
 

@@ -4,7 +4,7 @@ import pytest
 import recorded_steps
 import uninterpreted
 
-MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2"]
+MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2", "GPTQ, act order"]
 
 
 @pytest.fixture(scope="module")

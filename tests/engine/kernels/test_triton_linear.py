@@ -32,12 +32,12 @@ def test_products_with_codes(form, rows, shape, dtype, parts):
     weight, x, bias = made(form, outputs, inputs), torch.randn(rows, inputs).to(dtype), torch.randn(outputs).to(dtype)
     codes, values = packed(weight, HOST), weight.floats()
     out, dequantized = torch.zeros(rows, outputs + 1, dtype=dtype), torch.zeros(outputs, inputs, dtype=dtype)
-    sums = torch.full((parts_needed(PROCESSORS, TILES),), torch.nan)
+    sums = torch.full((parts_needed(rows, PROCESSORS, TILES),), torch.nan)
 
     multiply(x, codes, bias, out[:, :outputs], sums, PROCESSORS, TILES)
     dequantize(codes, 0, dequantized, Configuration({"TILE_N": 32}))
 
-    assert splits(codes, rows, PROCESSORS, TILES) == parts
+    assert splits(codes, PROCESSORS, TILES) == parts
     eps = 2e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     expected = (x.float() @ values.t() + bias.float()).to(dtype)
     torch.testing.assert_close(out[:, :outputs], expected, atol=eps, rtol=eps)

@@ -180,6 +180,7 @@ class CpuBackend:
         config = checkpoint.config
         self.nbytes = 0
         self.replayed_rows: tuple[int, ...] = ()
+        self.further_tokens: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._numerics = numerics
         self._config = config

@@ -75,6 +75,10 @@ class CudaBackend:
         return tuple([size for size in self._sizes if size <= MOST_CAPTURED_EARLY])
 
     @property
+    def further_tokens(self) -> tuple[int, ...]:
+        return tuple([size for size in self._products.step_sizes if size <= self._room.tokens])
+
+    @property
     def _sizes(self) -> tuple[int, ...]:
         """Numbers of decoding rows that have CUDA graphs; other steps are padded to the next of them."""
         return sizes(self._room.rows)

@@ -71,10 +71,21 @@ class ProductMemory:
             for bits in (4, 8)
         }
 
+    @property
+    def step_sizes(self) -> tuple[int, ...]:
+        """Tokens of steps that use other kernels than steps with weights of 16 bits."""
+        most = max(product.few for product in products.TABLE)
+        return () if self._sums is None else (_TILE_ROWS[1], most + _TILE_ROWS[0])
+
     def sums(self) -> torch.Tensor:
         """For products whose inputs are split."""
         if self._sums is None:
-            most = max(parts_needed(self.device.processors, config) for config in self.tiles.values())
+            processors = self.device.processors
+            most = max(
+                parts_needed(max(product.few, rows) if rows == _TILE_ROWS[-1] else rows, processors, config)
+                for (rows, _), config in self.tiles.items()
+                for product in products.TABLE
+            )
             self._sums = torch.empty(most, device=self.device.place)
         return self._sums
 

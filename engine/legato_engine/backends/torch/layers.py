@@ -134,6 +134,7 @@ class TorchBackend:
         config = checkpoint.config
         self.nbytes = 0
         self.replayed_rows: tuple[int, ...] = ()
+        self.further_tokens: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._config = config
         self._dtype = dtype

@@ -14,7 +14,7 @@ from legato_engine.kernels.gpu.linear.codes import CodeMatrix
 _BAND = tl.constexpr(8)  # tiles of rows that are computed together, because they share weights in the cache
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _quantize_rows(
     x,  # [rows, INPUTS]
     out,  # e4m3 [rows, INPUTS]

@@ -88,7 +88,7 @@ def _taken(held, KIND: tl.constexpr, PART: tl.constexpr):
     return taken
 
 
-@triton.jit(do_not_specialize=["rows", "units_of_split"])
+@triton.jit(do_not_specialize=["rows", "units_of_split", "split_stride"])  # compiled once for all sizes of a step
 def _multiply_codes(
     x,  # [rows, inputs]
     codes,
@@ -192,29 +192,29 @@ def _multiply_codes(
     tl.store(to, sums.to(out.dtype.element_ty), mask=within & inside[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["split_stride", "splits"])
 def _add_splits(
-    parts,  # float32 [SPLITS, rows, outputs]
+    parts,  # float32 [splits, rows, outputs]
     bias,  # [outputs]
     out,  # [rows, outputs]
     outputs,
     out_stride,
     split_stride,
-    SPLITS: tl.constexpr,
+    splits,
     WIDTH: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = n < outputs
     total = tl.zeros([WIDTH], tl.float32)
-    for split in tl.static_range(SPLITS):
+    for split in tl.range(0, splits):
         total += tl.load(parts + split * split_stride + row * outputs + n, mask=inside, other=0.0)
     if bias is not None:
         total += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + n, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["first"])
+@triton.jit(do_not_specialize=["first", "last"])
 def _dequantize_codes(
     codes,
     scale,  # [groups, outputs]
@@ -267,11 +267,11 @@ def _dequantize_codes(
         tl.store(to, numbers.to(out.dtype.element_ty), mask=present)
 
 
-def splits(weight: CodeMatrix, rows: int, processors: int, config: Configuration) -> int:
-    """The parts that inputs are split into for a product of `rows`: a power of two.
+def splits(weight: CodeMatrix, processors: int, config: Configuration) -> int:
+    """The parts that inputs are split into: a power of two, for any number of rows.
 
-    Tiles: TILE_M and TILE_N, and PROGRAMS, the programs for each processor that fill the chip."""
-    programs = triton.cdiv(weight.outputs, config.tiles["TILE_N"]) * triton.cdiv(rows, config.tiles["TILE_M"])
+    Tiles: TILE_N outputs, and PROGRAMS, the programs for each processor that fill the chip."""
+    programs = triton.cdiv(weight.outputs, config.tiles["TILE_N"])
     units = weight.inputs * weight.bits // (8 * weight.unit)
     most = min(processors * config.tiles["PROGRAMS"] // programs, units // _LEAST_UNITS)
     return 1 << most.bit_length() - 1 if most else 1
@@ -283,10 +283,11 @@ def multiply(
 ) -> None:  # fmt: skip
     """out = x · weightᵀ + bias. x [rows, inputs], out [rows, outputs], neighbours in a row contiguous.
 
-    `parts` is memory for splits, float32 of at least `parts_needed` numbers. Tiles: see `splits`."""
+    `parts` is memory for splits, float32 of at least `parts_needed` numbers. Tiles: TILE_M rows, and as for `splits`.
+    """
     rows, (unit_stride, output_stride) = len(x), weight.strides
     tile_m, tile_n = config.tiles["TILE_M"], config.tiles["TILE_N"]
-    count = splits(weight, rows, processors, config)
+    count = splits(weight, processors, config)
     units = triton.cdiv(weight.inputs * weight.bits, 8 * weight.unit)
     even = not weight.outputs % tile_n and not weight.inputs * weight.bits % (8 * weight.unit)
     into, bias_now = (out, bias) if count == 1 else (parts, None)
@@ -298,14 +299,14 @@ def multiply(
     )  # fmt: skip
     if count > 1:
         _add_splits[(rows, triton.cdiv(weight.outputs, _ADDED.value))](
-            parts, bias, out, weight.outputs, out.stride(0), rows * weight.outputs, SPLITS=count, WIDTH=_ADDED.value,
+            parts, bias, out, weight.outputs, out.stride(0), rows * weight.outputs, count, WIDTH=_ADDED.value,
             num_warps=4,
         )  # fmt: skip
 
 
-def parts_needed(processors: int, config: Configuration) -> int:
-    """The most numbers that splits of any product take."""
-    return processors * config.tiles["PROGRAMS"] * config.tiles["TILE_M"] * config.tiles["TILE_N"]
+def parts_needed(rows: int, processors: int, config: Configuration) -> int:
+    """The most numbers that splits of a product of up to `rows` take."""
+    return rows * processors * config.tiles["PROGRAMS"] * config.tiles["TILE_N"]
 
 
 def dequantize(weight: CodeMatrix, first: int, out: torch.Tensor, config: Configuration) -> None:
