@@ -6,5 +6,6 @@ To add a `quant_method`:
 2. If its files name or pack tensors differently, add a `Layout` to `formats`, and a class that reads it to `layouts`.
 3. Add it to `tests/engine/weights/test_quantization.py`, `test_quantized_models.py` and docs/models.md.
 
-CPUs then compute from its codes where `Packed` represents the values exactly. `weights.gguf_blocks` has GGUF's types.
+CPUs then compute from its codes where `Packed` represents the values exactly, GPUs where `Grouped` does and
+`backends.cuda.products` has a product. `weights.gguf_blocks` has GGUF's types.
 """
