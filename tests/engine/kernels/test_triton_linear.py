@@ -1,9 +1,12 @@
 """Products with quantized weights by Triton, at awkward sizes, in 16 bits and with inputs split among programs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from made_codes import made
 
+from legato_engine.backends.cuda import products
 from legato_engine.backends.cuda.linear import packed
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.linear import fp8
@@ -64,3 +67,7 @@ def test_products_of_fp8(form, width):
     spread = scales.t().repeat_interleave(weight.group, 1)[:, :inputs]
     assert torch.equal(codes.float(), (x / spread).to(torch.float8_e4m3fn).float())
     torch.testing.assert_close(out, ((codes.float() * spread) @ weight.floats().t()).half(), atol=0.5, rtol=2e-3)
+
+
+def test_the_table_of_products_is_documented():
+    assert "\n".join(products.table()) in Path(products.__file__).with_name("README.md").read_text()

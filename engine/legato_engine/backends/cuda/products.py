@@ -3,7 +3,7 @@
 `choose` takes the first row that takes a weight. Nothing is measured: two workers on equal machines must choose alike,
 because they exchange KV. A weight that no row takes is dequantized when it is loaded.
 
-To add a kernel, add a row here and a branch to `codes.CodesPart`, and the output of `table` to docs/engine-gpu.md.
+To add a kernel, add a row here, a branch to `linear.CodesPart`, and the output of `table` to README.md.
 """
 
 from collections.abc import Iterator
@@ -71,8 +71,8 @@ def multiplies_fp8(chip: str) -> bool:
 
 
 def table() -> Iterator[str]:
-    """The rows as a table in Markdown, for docs/engine-gpu.md."""
-    yield "| weights | chips | up to | larger steps |"
+    """The rows as a table in Markdown, for README.md."""
+    yield "| weights | chips | codes with 16-bit activations up to | larger steps |"
     yield "| --- | --- | --- | --- |"
     for row in TABLE:
         weights = ", ".join(element.value for element in row.elements)
