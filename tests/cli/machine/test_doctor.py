@@ -95,9 +95,10 @@ def _gpu_lines(there, dtype="Float16", **given):
     ("count", "said"), [(1, "of 10,240 MiB free on a GPU for each of 2 workers"), (2, "of 20,480 MiB free on a GPU")]
 )
 def test_pools_with_gpus_are_judged_by_the_gpus_memory_and_formats(count, said):
-    """The host's 700 MiB do not bound them, and Float16 is computed by no processor. Weights have two bytes a value."""
+    """The host's 700 MiB do not bound them, and Float16 is computed by no processor. Linear layers have 5 bits a value,
+    and the embedding 16."""
     lines = _gpu_lines(fit.Gpus(Interpreted(), 20 * GIB, count))
-    assert [(line.endswith(said), "weights 257 MiB" in line) for line in lines] == [(True, True)] * 2
+    assert [(line.endswith(said), "weights 118 MiB" in line) for line in lines] == [(True, True)] * 2
 
 
 def test_sequences_are_no_longer_than_hand_offs_between_gpus_have_room_for_on_the_host(monkeypatch):
