@@ -8,7 +8,6 @@ import pytest
 import tiny_llama
 import uninterpreted
 
-
 QUANTIZED = {"_multiply_codes", "_add_splits", "_dequantize_codes", "_quantize_rows", "_multiply_fp8"}
 
 
