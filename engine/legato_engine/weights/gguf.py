@@ -32,7 +32,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
 _PARTS = 32  # per task of a thread
 
-_REORDERED = ("LlamaForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")  # their rotary pairs are neighbours
+_REORDERED = ("LlamaForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")  # llama.cpp interleaves rotary pairs
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -146,7 +146,7 @@ class GgufFile(Checkpoint):
 
     def grouped(self, name: str) -> Grouped | None:
         kind, packed = Type(self._info(name).type), self.packed(name)
-        return None if packed is None else grouped.of_packed(packed, symmetric=kind is Type.Q4_0)
+        return None if packed is None else grouped.from_packed(packed, symmetric=kind is Type.Q4_0)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
         info = self._info(name)
@@ -155,7 +155,7 @@ class GgufFile(Checkpoint):
             return None
         row = gguf_blocks.unpack(kind, torch.zeros(1, _bytes(info) // info.shape[0], dtype=torch.uint8), info.shape[-1])
         assert row is not None
-        codes = grouped.of_packed(row, symmetric=kind is Type.Q4_0)
+        codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
         return GroupedForm(codes.element, codes.group, codes.bits)
 
     def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:

@@ -1,4 +1,4 @@
-"""Quantized weights as codes with scales by groups of inputs, of any size and order, as kernels for GPUs take them."""
+"""Quantized weights as kernels for GPUs take them: codes with scales by groups of inputs, of any size and order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +8,13 @@ import torch
 from legato_engine.weights.packed import Packed, Scales
 from legato_engine.weights.quantization.formats import Element
 
-ZERO = {Element.FLOAT8: 0, Element.INT8: 0, Element.INT4: 8}  # of symmetric codes
+ZERO = {Element.FLOAT8: 0, Element.INT8: 0, Element.INT4: 8}  # the zero point of symmetric codes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedForm:
-    """A weight's form without its values: `group` inputs share a scale, and a value has `bits` with scales.
-    `rounds_inputs`: the checkpoint was made for inputs of 8 bits."""
+    """The form of a weight: `group` inputs share a scale, and a value takes `bits`, including scales. With
+    `rounds_inputs`, the checkpoint was made for activations of 8 bits."""
 
     element: Element
     group: int
@@ -26,7 +26,7 @@ class GroupedForm:
 class Grouped:
     """A weight matrix `[out, in]`: `w = scale * (code - zero) + minimum`.
 
-    `zeros` are the zero points by group; without them it is `zero` for all. The last group may be smaller."""
+    `zeros` are the zero points by group; without them, all are `zero`. The last group may be smaller."""
 
     element: Element
     codes: torch.Tensor  # [out, in]: float8, int8, or uint8 0 … 15
@@ -39,7 +39,7 @@ class Grouped:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Equal for weights that can be concatenated; never with an order, which is of one weight."""
+        """Equal for weights that can be concatenated. A weight with an `order` of its inputs equals only itself."""
         scales = (self.scale, self.minimum or self.scale)
         dtypes = [None if part is None else part.dtype for each in scales for part in (each.values, each.factors)]
         optional = self.zeros is None, self.minimum is None
@@ -47,7 +47,7 @@ class Grouped:
 
     @property
     def bits(self) -> float:
-        """Bits per value with scales."""
+        """Bits per value, including scales."""
         scales = (self.scale,) if self.minimum is None else (self.scale, self.minimum)
         parts = [part for each in scales for part in (each.values, each.factors) if part is not None]
         parts += [] if self.zeros is None else [self.zeros]
@@ -87,8 +87,8 @@ def together(parts: Sequence[Grouped]) -> Grouped:
     )
 
 
-def of_packed(packed: Packed, *, symmetric: bool) -> Grouped:
-    """The codes of `packed`; with `symmetric`, its minimum is -8 times the scale."""
+def from_packed(packed: Packed, *, symmetric: bool) -> Grouped:
+    """The codes of `packed`. With `symmetric`, its minimum is -8 times the scale and becomes the zero point."""
     element = Element.INT4 if packed.bits == 4 else Element.INT8
     zero = ZERO[element] if symmetric else 0
     minimum = None if symmetric else packed.minimum

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 DTYPES = ("F32", "F16", "BF16")
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-# Of models with further inputs (`keys.WITH_TEXT`): prefixes of the text model's tensors, as older and newer versions of
-# transformers write them, and the prefixes of a text model; tensors without one of them belong to other inputs.
+# Multimodal models (`keys.MULTIMODAL`): prefixes of the text model's tensors, as older and newer versions of
+# transformers write them, and the prefixes in a text-only model. Other tensors belong to other modalities.
 _TEXT_PREFIXES = {
     "language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model.",
     "lm_head.": "lm_head.",
@@ -39,7 +39,7 @@ class HuggingFaceFolder(Checkpoint):
     def __init__(self, path: Path) -> None:
         raw = read_json(path / CONFIG)
         self.path = path
-        self.declared = quantizations.of_folder(path, raw)  # None: no tensor may be quantized
+        self.declared = quantizations.from_folder(path, raw)  # None: no tensor may be quantized
         self.config = configs.from_huggingface(raw, f"{path}/{CONFIG}")
         where = _shards(path)
         self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
@@ -107,7 +107,7 @@ def _same_name(name: str) -> str | None:
 
 
 def _text_name(name: str) -> str | None:
-    """The tensor's name in the text model alone; None if it belongs to another input."""
+    """The tensor's name in the text-only model; None if it belongs to another modality."""
     prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), None)
     return None if prefix is None else _TEXT_PREFIXES[prefix] + name.removeprefix(prefix)
 

@@ -5,15 +5,15 @@ import torch
 from legato_engine.errors import CorruptModel
 from legato_engine.weights.checkpoint import Checkpoint
 
-# Of a layer's attention; the first that the checkpoint has. `kv_scale` is of keys and values.
+# Names in a layer's attention; the first one in the checkpoint is read. `kv_scale` is for keys and values.
 _NAMES = ("k_scale", "k_proj.k_scale", "kv_scale"), ("v_scale", "v_proj.v_scale", "kv_scale")
 
 
 def read(checkpoint: Checkpoint) -> torch.Tensor:
-    """What codes are multiplied by: float32 [layers, 2, kv_heads], keys before values; 1 without scales in the file.
+    """The factors of KV codes: float32 [layers, 2, kv_heads], keys before values; 1 without scales in the file.
 
-    Nothing is calibrated: scales that depend on the first prompts of a worker would give the same tokens other KV on
-    each worker, and they could not exchange it. Raises CorruptModel.
+    Nothing is calibrated: if scales depended on a worker's first prompts, workers would have different KV for the same
+    tokens, and could not exchange it. Raises CorruptModel.
     """
     config, names = checkpoint.config, checkpoint.names()
     scales, missing = torch.ones(config.layers, 2, config.kv_heads), list[str]()

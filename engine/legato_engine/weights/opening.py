@@ -1,6 +1,9 @@
 """Opens a model's weights: detects the format, and checks that every tensor is there before the worker serves."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from legato_engine.errors import MissingTensor, ModelNotFound, UnsupportedFormat, UnsupportedModel, WrongShape
 from legato_engine.weights.checkpoint import Checkpoint
@@ -11,18 +14,21 @@ from legato_engine.weights.quantization import folder as quantized_folder
 from legato_engine.weights.quantization import rounding
 
 # A copy of tied embeddings, a constant in old files, and scales that only KV in e4m3 needs (`kv_scales`).
-_OPTIONAL = ("lm_head.weight", ".rotary_emb.inv_freq", ".k_scale", ".v_scale", ".kv_scale")
+_EMBEDDINGS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_OPTIONAL = (_HEAD, ".rotary_emb.inv_freq", ".k_scale", ".v_scale", ".kv_scale")
 
 
 def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
     """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config. `quantization` is
     the format that linear layers are rounded to while they are loaded: None, FP8 or Int8.
 
-    Reads only headers; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
+    Reads only headers and a second head; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
     UnsupportedFormat, MissingTensor or WrongShape.
     """
     path = Path(path)
     checkpoint = _open(path)
+    if _has_own_head(checkpoint):
+        checkpoint.config = replace(checkpoint.config, tie_word_embeddings=False)
     expected, names = expected_shapes(checkpoint.config), checkpoint.names()
     for name, shape in expected.items():
         if name not in names:
@@ -34,6 +40,16 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
         if not name.endswith(_OPTIONAL):
             raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
     return checkpoint if quantization == "None" else rounding.rounded(checkpoint, quantization)
+
+
+def _has_own_head(checkpoint: Checkpoint) -> bool:
+    """True if there is a head that is not a copy of the embeddings, although the config ties them. Such a head counts,
+    as in transformers."""
+    if not checkpoint.config.tie_word_embeddings or not {_EMBEDDINGS, _HEAD} <= checkpoint.names():
+        return False
+    if not checkpoint.quantized().isdisjoint((_EMBEDDINGS, _HEAD)):
+        return True
+    return not torch.equal(checkpoint.tensor(_EMBEDDINGS), checkpoint.tensor(_HEAD))
 
 
 def _open(path: Path) -> Checkpoint:

@@ -127,9 +127,9 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         (
             PHI | {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
             errors.CorruptModel,
-            "short_factor has not the 32 numbers",
+            "short_factor has 1 numbers; 32 are needed",
         ),
-        (PHI | {"partial_rotary_factor": 1.5}, errors.CorruptModel, "96 of head_dim 64"),
+        (PHI | {"partial_rotary_factor": 1.5}, errors.CorruptModel, "96 dimensions; .* head_dim, 64"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
         ({"head_dim": 32}, errors.WrongShape, "q_proj"),

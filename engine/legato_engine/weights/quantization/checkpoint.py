@@ -1,4 +1,4 @@
-"""A checkpoint, some of whose weights are quantized: each has the name and shape that it has without quantization."""
+"""A checkpoint with quantized weights, under the names and shapes that they have without quantization."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,7 +17,7 @@ from legato_engine.weights.quantization.weight import QuantizedWeight
 
 
 class QuantizedCheckpoint(Checkpoint):
-    """`weights` by name, and the tensors `others` of `source` as they are."""
+    """The quantized `weights` by name; the tensors `others` are read from `source` unchanged."""
 
     def __init__(
         self,

@@ -21,8 +21,9 @@ _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
 }
 
 
-def of_folder(path: Path, raw: Mapping[str, Any]) -> Quantization | None:
-    """The quantization that a folder declares: in its config.json, `raw`, or in a file of early Model Optimizers."""
+def from_folder(path: Path, raw: Mapping[str, Any]) -> Quantization | None:
+    """The quantization that a folder declares in its config.json, `raw`, or in the file of an early Model Optimizer;
+    None if it declares none. Raises UnsupportedFormat or CorruptModel."""
     early = path / _EARLY_MODELOPT
     if (declared := read(raw, f"{path}/{CONFIG}")) is not None or not early.exists():
         return declared

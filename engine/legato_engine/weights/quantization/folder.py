@@ -1,5 +1,5 @@
-"""A Hugging Face folder with quantized weights. The file decides which ones: a `weight` in floating point is read as it
-is."""
+"""A Hugging Face folder with quantized weights. A weight is quantized if its dtype in the file says so, whatever
+`quantization_config` lists."""
 
 from collections.abc import Set as AbstractSet
 
@@ -11,8 +11,8 @@ from legato_engine.weights.quantization.formats import Quantization
 from legato_engine.weights.quantization.layouts import CLASSES
 from legato_engine.weights.quantization.weight import StoredWeight
 
-_CODES = ("qweight", "weight_packed")  # a tensor of these names holds codes in any case
-# Scales of activations, which are not quantized.
+_CODES = ("qweight", "weight_packed")  # tensors with these names always hold codes
+# Scales of activations: never read, because kernels compute scales of their own.
 _UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale"}
 
 
@@ -31,7 +31,7 @@ def read(folder: HuggingFaceFolder, quantization: Quantization) -> QuantizedChec
 
 
 def _empty_biases(folder: HuggingFaceFolder, quantized: AbstractSet[str], floats: AbstractSet[str]) -> set[str]:
-    """Biases of zeros that the architecture lacks: early versions of AutoGPTQ wrote one for each layer."""
+    """Names of all-zero biases that the architecture lacks: early versions of AutoGPTQ wrote one for each layer."""
     names = {f"{name.removesuffix('.weight')}.bias" for name in quantized} & floats
     return {name for name in names - expected_shapes(folder.config).keys() if not folder.tensor(name).any()}
 
@@ -44,6 +44,6 @@ def _weight(folder: HuggingFaceFolder, module: str, quantization: Quantization) 
 
 
 def _module(folder: HuggingFaceFolder, name: str) -> str | None:
-    """The layer whose codes the tensor has, or None."""
+    """The layer whose codes the tensor holds, or None."""
     module, _, suffix = name.rpartition(".")
     return module if suffix in _CODES or (suffix == "weight" and folder.dtype(name) not in DTYPES) else None

@@ -6,8 +6,8 @@ from legato_engine.weights.grouped import ZERO, Grouped
 from legato_engine.weights.packed import Scales
 from legato_engine.weights.quantization.formats import Element
 
-_MIDDLE = 128  # of 8-bit codes that are not negative in the file
-_LARGEST = {Element.FLOAT8: 448, Element.INT8: 255, Element.INT4: 15}  # distance of a code from its zero point
+_MIDDLE = 128  # the zero point of symmetric 8-bit codes that the file stores as unsigned
+_LARGEST = {Element.FLOAT8: 448, Element.INT8: 255, Element.INT4: 15}  # distance between a code and its zero point
 _NAN = 0x7F  # the bits of e4m3's NaN, without the sign
 
 
@@ -15,8 +15,8 @@ def grouped(
     element: Element, codes: torch.Tensor, group: int, scale: torch.Tensor, zeros: torch.Tensor | None,
     columns: torch.Tensor | None,
 ) -> Grouped:  # fmt: skip
-    """codes [out, in], scale and zeros float32 [out, groups], `columns` int64 [in] the group of each input, all of one
-    size. Raises ValueError, which says what value is not finite."""
+    """Groups codes [out, in] with scale and zeros, float32 [out, groups]. `columns`, int64 [in], has the group of each
+    input; all groups have the same size. Raises ValueError if a code or weight is not finite."""
     if element is Element.FLOAT8 and ((codes.view(torch.uint8) & _NAN) == _NAN).any():
         raise ValueError("a code is NaN")
     if not (scale.abs().max() * _LARGEST[element]).isfinite():
@@ -39,7 +39,7 @@ def grouped(
 
 
 def scale_dtype(element: Element, scale: torch.Tensor) -> torch.dtype:
-    """16 bits if they represent all scales. Products of FP8 need float32."""
+    """A 16-bit dtype that represents all scales exactly, else float32, which products with FP8 always need."""
     if element is Element.FLOAT8:
         return torch.float32
     halves = (torch.float16, torch.bfloat16)
@@ -47,7 +47,7 @@ def scale_dtype(element: Element, scale: torch.Tensor) -> torch.dtype:
 
 
 def symmetric(element: Element, zeros: torch.Tensor | None) -> bool:
-    """True if `grouped` has no zero points: all are in the middle of the codes."""
+    """True if `grouped` needs no zero points, because all are the element's `ZERO`."""
     return zeros is None or any(bool((zeros == middle).all()) for middle in _middles(element))
 
 
@@ -55,6 +55,6 @@ def _middles(element: Element) -> tuple[int, ...]:
     return (0, _MIDDLE) if element is Element.INT8 else (ZERO[element],)
 
 
-def regular(columns: torch.Tensor, group: int) -> bool:
+def has_equal_groups(columns: torch.Tensor, group: int) -> bool:
     """True if each group has `group` inputs, in any order."""
     return bool((columns.bincount() == group).all())

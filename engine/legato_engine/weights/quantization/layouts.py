@@ -12,11 +12,11 @@ from legato_engine.weights.quantization.packing import unpack, unpack_awq
 from legato_engine.weights.quantization.weight import Shape, StoredWeight
 
 _WORD = 32  # bits
-_POWERS = "F8_E8M0"  # powers of 2, as scales of blocks
+_POWERS = "F8_E8M0"  # powers of 2 as scales of blocks
 
 
 class Dense(StoredWeight):
-    """Codes in `weight`; scales are `weight_scale_inv` in DeepSeek's files, which are factors in spite of the name."""
+    """Codes in `weight`. DeepSeek's files call the scales `weight_scale_inv`: they are factors in spite of the name."""
 
     suffixes = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
 
@@ -50,7 +50,7 @@ class Dense(StoredWeight):
 
 
 class PackQuantized(StoredWeight):
-    """Words along inputs; codes and zero points have an offset, so that they are not negative."""
+    """Words along inputs. Codes and zero points are stored with an offset that makes them non-negative."""
 
     suffixes = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
 

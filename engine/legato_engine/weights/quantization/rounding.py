@@ -22,12 +22,12 @@ from legato_engine.weights.quantization.weight import PACKED_GROUP, QuantizedWei
 
 _ELEMENTS = {"FP8": Element.FLOAT8, "Int8": Element.INT8}
 _LARGEST = {Element.FLOAT8: 448.0, Element.INT8: 127.0}
-_LEAST = 2.0**-20  # float16 holds it to 3 %; outputs of zeros have a scale, too
+_LEAST = 2.0**-20  # the smallest scale, of all-zero outputs, too: float16 rounds smaller ones by more than 3 %
 
 
 def rounded(checkpoint: Checkpoint, name: str) -> QuantizedCheckpoint:
     """`checkpoint` with linear layers in the format `name`: FP8 or Int8. Embeddings, the output head, norms and biases
-    are as in the file. Raises UnsupportedFormat if weights are quantized already."""
+    are not rounded. Raises UnsupportedFormat if weights are quantized already."""
     if checkpoint.quantized():
         reason = f"its weights are quantized already: {checkpoint.quantization}; only None is possible"
         raise UnsupportedFormat(f"{checkpoint.path}: engine.quantization is {name}, but {reason}")
@@ -54,7 +54,7 @@ class RoundedWeight(QuantizedWeight):
 
     @cached_property
     def packed_bits(self) -> float | None:
-        """Bits per value of `packed`; None if it is None. Reads nothing: all scales of integers are in float16."""
+        """Bits per value of `packed`; None if it is None. Reads nothing: float16 holds all scales of integers."""
         fits = self._format.element is Element.INT8 and not self.shape[1] % PACKED_GROUP
         return 8.5 if fits else None
 
@@ -74,7 +74,7 @@ class RoundedWeight(QuantizedWeight):
         return scales
 
     def _scales_of(self, weight: torch.Tensor) -> torch.Tensor:
-        """float32 [out, 1], for integers exact in float16, as the kernels of codes take it."""
+        """float32 [out, 1]; for integers rounded to float16, as kernels take them."""
         largest = torch.maximum(weight.amax(1, keepdim=True), -weight.amin(1, keepdim=True)).float()
         scales = (largest / _LARGEST[self._format.element]).clamp(min=_LEAST)
         return scales if self._format.element is Element.FLOAT8 else scales.half().float()

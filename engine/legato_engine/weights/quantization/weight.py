@@ -23,8 +23,8 @@ PACKED_GROUP = 32  # inputs that share a scale in `Packed`
 
 @dataclass(frozen=True, slots=True)
 class ScaleGrid:
-    """Scales and zero points, float32 [rows, columns]: `outputs` neighbouring outputs share a row, and `columns` has
-    the column of each input."""
+    """Scales and zero points, float32 [rows, columns]. `outputs` neighbouring outputs share a row; `columns` has the
+    column of each input."""
 
     scales: torch.Tensor
     zeros: torch.Tensor | None  # None: 0
@@ -53,7 +53,7 @@ class QuantizedWeight(ABC):
 
     @abstractmethod
     def _stored(self) -> torch.Tensor:
-        """The tensor that `_codes` takes: read once for all parts."""
+        """The tensor that `_codes` takes, read once for all parts."""
 
     @abstractmethod
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -129,16 +129,16 @@ class QuantizedWeight(ABC):
         CorruptModel."""
         element, inputs = self._format.element, self.shape[1]
         group, order = self._tile.inputs or inputs, self._order()
-        if order is not None and not grouping.regular(order, group):
+        if order is not None and not grouping.has_equal_groups(order, group):
             return None
-        bits = 32
+        group_bits = 32  # of a group's scale and zero point
         if element is not Element.FLOAT8:
             exact = self.packed_bits is not None  # then float16 holds the scales
-            bits = 16 if exact else 8 * grouping.scale_dtype(element, self._scales()).itemsize
-            bits += 0 if grouping.symmetric(element, self._zeros()) else 8
+            group_bits = 16 if exact else 8 * grouping.scale_dtype(element, self._scales()).itemsize
+            group_bits += 0 if grouping.symmetric(element, self._zeros()) else 8
         groups = self._tile.grid(*self.shape)[1]
         rounds = self._format.activations is not Activations.NONE
-        return GroupedForm(element, group, element.bits + bits * groups / inputs, rounds)
+        return GroupedForm(element, group, element.bits + group_bits * groups / inputs, rounds)
 
     def _fits_groups(self, grid: ScaleGrid) -> bool:
         """True if all inputs of each group of `Packed` are in one column."""
