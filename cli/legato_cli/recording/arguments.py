@@ -11,7 +11,7 @@ DESCRIPTION = (
     "Asks the gateways of a running service every 2 s for what the autoscaler decides from, and writes "
     "it to a file. Changes nothing in the service, whatever its scaling.mode."
 )
-run = options.run_of("legato_cli.recording.command")
+run = options.deferred_run("legato_cli.recording.command")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -53,4 +53,4 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
 def _source(args: argparse.Namespace) -> AbstractAsyncContextManager[ReadRound]:
     if args.namespace:
         return sources.on_kubernetes(args.namespace, args.service)
-    return contextlib.nullcontext(partial(sources.of_legato_up, args.service))
+    return contextlib.nullcontext(partial(sources.from_legato_up, args.service))

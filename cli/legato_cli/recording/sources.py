@@ -1,4 +1,4 @@
-"""Rounds of signals of a running service: of a `legato up`, which reads them itself, or read on Kubernetes."""
+"""Rounds of signals of a running service, reported by its `legato up`, or read from Kubernetes."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from legato_simulator.replay.signal_round import SignalRound
 ReadRound = Callable[[], Awaitable[SignalRound]]  # the current one; raises ServiceUnavailable
 
 
-async def of_legato_up(service: str | None) -> SignalRound:
+async def from_legato_up(service: str | None) -> SignalRound:
     """Asks the named or only running `legato up`. Raises ServiceUnavailable."""
     answer = await asyncio.to_thread(asking.ask, None, service, {"do": "signals"})
     return signal_round.decode(answer["round"].encode())

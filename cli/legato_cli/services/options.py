@@ -7,8 +7,8 @@ from collections.abc import Callable
 from legato_protocol.settings import flags
 
 
-def run_of(module: str) -> Callable[[argparse.Namespace], int]:
-    """Returns the `run` of a module, which is only imported then."""
+def deferred_run(module: str) -> Callable[[argparse.Namespace], int]:
+    """Returns the `run` of a module that is imported when the command runs."""
     return lambda args: int(importlib.import_module(module).run(args))
 
 

@@ -18,7 +18,7 @@ DESCRIPTION = (
     "Runs workloads through a manifest in virtual time, with the operator's own decisions and limits, "
     "and prints attainment, GPU-hours and latencies."
 )
-run = options.run_of("legato_cli.simulate.command")
+run = options.deferred_run("legato_cli.simulate.command")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

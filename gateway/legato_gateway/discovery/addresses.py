@@ -56,7 +56,7 @@ class FileDiscovery(FollowedFiles[tuple[WorkerAddress, ...] | None]):
 
     def __init__(self, path: Path, interval: float = 0.1) -> None:
         self.value = None
-        with contextlib.suppress(InvalidFile):
+        with contextlib.suppress(InvalidFile):  # no workers are known until the file is valid
             super().__init__("workers", (path,), parse_workers, interval)
 
     async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
@@ -81,6 +81,6 @@ def parse_workers(content: bytes) -> tuple[WorkerAddress, ...]:
             raise BadWorkersFile(f"worker {each.worker!r} is listed twice")
         host, _, port = each.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise BadWorkersFile(f"{each.address!r} is no host:port")
+            raise BadWorkersFile(f"{each.address!r} is not host:port")
         seen.add(each.worker)
     return tuple(workers)

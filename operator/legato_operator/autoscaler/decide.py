@@ -57,7 +57,7 @@ def decide(
 
 @dataclass(frozen=True)
 class _Pool:
-    """A pool to decide about."""
+    """The inputs of the decision about one pool."""
 
     name: str
     spec: Spec

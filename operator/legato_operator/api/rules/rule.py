@@ -59,7 +59,7 @@ def no_way_up(at: str, field: str) -> Rule:
 
 
 def no_ways_up(at: str, field: str, *paths: str) -> Rule:
-    """Returns the same rule for these paths in each entry of a list."""
+    """Returns the rule that none of these `paths` in each entry of a list contains `..`."""
     optional = {path: [".".join(path.split(".")[:end]) for end in range(1, path.count(".") + 2)] for path in paths}
     unset = {path: " || ".join(f"!has(each.{part})" for part in parts) for path, parts in optional.items()}
     below = " && ".join(f"({missing} || !each.{path}.{_WAY_UP})" for path, missing in unset.items())
@@ -75,8 +75,8 @@ def no_ways_up(at: str, field: str, *paths: str) -> Rule:
 
 
 def exactly_one(at: str, field: str, *names: str, entries: str | None = None, of: str = "") -> Rule:
-    """Returns the rule that exactly one of these fields is set in a field or, with `entries`, in this part of each
-    entry of a list."""
+    """Returns the rule that exactly one of `names` is set: in the object `field` or, with `entries`, in that part of
+    each entry of the list `field` (empty: in the entry itself)."""
     this = f"self.{field}".rstrip(".") if entries is None else f"each.{entries}".rstrip(".")
     one = f"[{', '.join(f'has({this}.{name})' for name in names)}].filter(given, given).size() == 1"
     whole = one if entries is None else f"self.{field}.all(each, {one})"
@@ -92,7 +92,7 @@ def exactly_one(at: str, field: str, *names: str, entries: str | None = None, of
 
 
 def only_in_pods(path: str, message: str) -> Rule:
-    """Returns the rule, without CEL, that a field is left out if pods are processes of one machine."""
+    """Returns the rule, without CEL, that a field must be unset where pods are processes of one machine."""
     at, _, field = path.rpartition(".")
     return Rule(at=at, field=field, message=message, holds=lambda given: value_at(given, field) in _NOTHING)
 

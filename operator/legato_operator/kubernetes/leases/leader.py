@@ -36,7 +36,8 @@ class Leader:
         return self._claim.left() > 0
 
     def check(self, namespace: str, claimed: Callable[[str], bool] = lambda namespace: True) -> None:
-        """Raises NotLeading, or Unavailable for a namespace, because this release may claim it again soon."""
+        """Raises NotLeading unless this replica holds the Lease, and Unavailable, which is retried, if another release
+        may have claimed the namespace."""
         if not self.holds():
             raise NotLeading("another replica may be the leader by now")
         if not claimed(namespace):
