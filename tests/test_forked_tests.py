@@ -42,7 +42,7 @@ def test_each_test_is_reported_once_whatever_happens_to_its_process(tmp_path: Pa
     for said in ("what it printed", "what its child printed", "Warning: what it warned of"):
         assert sum(line.endswith(said) for line in printed.splitlines()) == 2, said
     assert "2 skipped" in printed
-    assert (tmp_path / "ended").read_text().count("once more") == 2  # those that died in between could not say it
+    assert (tmp_path / "ended").read_text().count("once more") == 2  # processes that died did not tear down fixtures
 
 
 def test_a_first_failure_ends_the_run_if_it_should(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A pytest plugin that collects once and runs tests in several forks: `-p forked_tests --processes 3`.
 
-The processes of pytest-xdist would import and collect everything again, each of them.
+Each process of pytest-xdist would import and collect everything again.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 FORK = multiprocessing.get_context("fork")
-# Until all is collected. Forks lack the threads of such a pool, and would wait for them.
+# Set while tests are collected: forks would lack the threads of pools that are started then, and wait for them forever.
 WITHOUT_THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class Hooks:
     @pytest.hookspec(firstresult=True)
     def pytest_test_group(self, item: pytest.Item) -> str:
-        """Returns the name of the tests that run in a row in one process; by default, those of a file."""
+        """Returns the group of a test. A group runs in sequence in one process; by default, a file is a group."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     for name in WITHOUT_THREADS:
         os.environ.pop(name, None)
-    if "torch" in sys.modules:  # has read them
+    if "torch" in sys.modules:  # it has read the variables
         sys.modules["torch"].set_num_threads(len(os.sched_getaffinity(0)))
 
 
@@ -51,7 +51,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.option
     if option.processes == 1 or option.collectonly or option.usepdb or session.testsfailed:
         return None
-    # Besides the first one, there may be those of numpy's OpenBLAS, which survives a fork.
+    # Only numpy's OpenBLAS may have threads here, one for each further core: it starts them again in a fork.
     if len(os.listdir("/proc/self/task")) > (os.cpu_count() or 1):
         raise pytest.UsageError("a test module starts threads while it is imported: forks would wait for them")
     _Pool(session).run(option.processes)
@@ -59,7 +59,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 class _Pool:
-    """Gives groups of tests to processes and reports what happens there."""
+    """Gives groups of tests to processes and reports their results."""
 
     def __init__(self, session: pytest.Session) -> None:
         groups: dict[str, list[int]] = {}
@@ -85,11 +85,10 @@ class _Pool:
             self._stop.set()
             for worker in self._workers:
                 worker.process.join()
-        for reason in (self._session.shouldfail, self._session.shouldstop):
-            if reason:
-                raise (self._session.Failed if reason is self._session.shouldfail else self._session.Interrupted)(
-                    reason
-                )
+        if self._session.shouldfail:
+            raise self._session.Failed(self._session.shouldfail)
+        if self._session.shouldstop:
+            raise self._session.Interrupted(self._session.shouldstop)
 
     def _receive(self, worker: "_Worker") -> None:
         message = None
@@ -115,7 +114,7 @@ class _Pool:
             self._stop.set()
 
     def _end(self, worker: "_Worker") -> None:
-        """Fails the test in which a process has died; another process goes on with the tests after it."""
+        """Fails the test during which a process died. Another process continues with the tests after it."""
         worker.process.join()
         self._workers.remove(worker)
         if self._stop.is_set():
@@ -137,7 +136,7 @@ class _Pool:
 
 
 class _Worker:
-    """A fork, and the tests that it has been given and not finished."""
+    """A fork and its unfinished tests, in their order."""
 
     def __init__(self, session: pytest.Session, stop: Any) -> None:
         self.left: deque[int] = deque()
@@ -148,13 +147,14 @@ class _Worker:
         self.sources = (self.pipe, self.process.sentinel)
 
     def give(self, group: Iterable[int]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died: its end is seen next
+        self.left.extend(group)
+        with contextlib.suppress(BrokenPipeError):  # it has died, which its sentinel reports next
             self.pipe.send(group)
-            self.left.extend(group)
 
 
 def _run_tests(session: pytest.Session, pipe: Connection, stop: Any) -> None:
-    """Runs groups until there is none left. Asks for one before the last test of another, whose fixtures may stay."""
+    """Runs groups until none is left. Requests the next one before the last test of a group, so that fixtures that both
+    share stay."""
     config = session.config
     _take_own_output(config)
     config.pluginmanager.register(_Relay(config, pipe))
@@ -173,7 +173,7 @@ def _run_tests(session: pytest.Session, pipe: Connection, stop: Any) -> None:
 
 
 def _take_own_output(config: pytest.Config) -> None:
-    """Captures into files of this process instead of those that all forks have in common, and prints nothing."""
+    """Captures output in files of this process, not in files that all forks share, and prints nothing."""
     config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()
@@ -181,7 +181,7 @@ def _take_own_output(config: pytest.Config) -> None:
 
 
 class _Relay:
-    """Sends what pytest reports to the first process."""
+    """Sends pytest's reports to the first process."""
 
     def __init__(self, config: pytest.Config, pipe: Connection) -> None:
         self._config = config
@@ -198,7 +198,7 @@ class _Relay:
         self._pipe.send(("pytest_runtest_logfinish", {"nodeid": nodeid, "location": location}))
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str) -> None:
-        if when != "runtest":  # it is older than the fork
+        if when != "runtest":  # recorded before the fork
             return
         given = warning_message
         warning = str(given.message), given.category, given.filename, given.lineno
