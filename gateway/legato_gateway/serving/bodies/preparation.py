@@ -67,10 +67,13 @@ def start_processes() -> ProcessPoolExecutor:
 
 
 def end_processes(processes: ProcessPoolExecutor) -> None:
-    """Ends them immediately, also if one still reads the body of a client that left."""
-    processes.shutdown(wait=False, cancel_futures=True)
+    """Ends them immediately, also if one still reads the body of a client that left.
+
+    Waits for the pool's own thread: a pool that is still closing when Python exits may write to a closed pipe.
+    """
     for process in multiprocessing.active_children():
         process.kill()
+    processes.shutdown(cancel_futures=True)
 
 
 def _begin(parent: int) -> None:
