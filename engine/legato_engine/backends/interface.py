@@ -24,7 +24,8 @@ class Backend(Layers, Protocol):
 
     @property
     def further_tokens(self) -> tuple[int, ...]:
-        """Numbers of tokens, multiples of 16, that the warm-up computes steps of, because they use other kernels."""
+        """Further numbers of tokens, multiples of 16, for which the warm-up computes a step, because they use other
+        kernels."""
 
     def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:
         """An adapter for the linear layers made so far, from A and B by projection. May be called concurrently with

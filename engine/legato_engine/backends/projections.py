@@ -32,7 +32,7 @@ def biases(checkpoint: Checkpoint, names: Sequence[str]) -> torch.Tensor:
 
 
 def embedding_multiplier(checkpoint: Checkpoint, dtype: torch.dtype) -> float:
-    """The factor of embeddings, rounded to their type: so Gemma was trained."""
+    """The factor of embeddings, rounded to their dtype, as when Gemma was trained."""
     return float(torch.tensor(checkpoint.config.embedding_multiplier, dtype=dtype))
 
 

@@ -70,8 +70,8 @@ class AttentionShape:
     window: int | None = None  # positions that a position attends to, including itself; None: all
     query_norm: str | None = None  # weights of RMSNorms before the rotation
     key_norm: str | None = None
-    whole_norms: bool = False  # over all heads together, not over each
-    rotation: Rotation | None = None  # None: no position is encoded
+    whole_norms: bool = False  # one norm over all heads together instead of one over each head
+    rotation: Rotation | None = None  # None: queries and keys are not rotated
 
 
 class Layers(Protocol):

@@ -24,13 +24,13 @@ def frequencies(dim: int, theta: float, scaling: Scaling | None) -> torch.Tensor
 
 
 def tables(rotation: Rotation | None, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, float32 [max_length, pairs], multiplied by `Rotation.by` and the scaling's attention factor."""
+    """cos and sin, float32 [max_length, pairs], multiplied by `Rotation.multiplier` and the attention factor."""
     if rotation is None:
         return torch.empty(max_length, 0), torch.empty(max_length, 0)
     scaling = rotation.scaling
     angles = torch.outer(torch.arange(max_length).float(), frequencies(rotation.dim, rotation.theta, scaling))
-    by = rotation.by * float((scaling or {}).get("attention_factor", 1.0))
-    return angles.cos() * by, angles.sin() * by
+    multiplier = rotation.multiplier * float((scaling or {}).get("attention_factor", 1.0))
+    return angles.cos() * multiplier, angles.sin() * multiplier
 
 
 def _linear(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 class Rotation:
     """Rotates the first `dim` numbers of each head's query and key; `scaling` as in `ModelConfig.rope_scaling`.
 
-    Both are multiplied by `by`, so scores by its square: a model's own scale of scores needs no kernel.
+    Both are multiplied by `multiplier`, and scores thus by its square: a model's own scale of scores needs no kernel.
     """
 
     dim: int
     theta: float
     scaling: Mapping[str, Any] | None = field(default=None, hash=False)
-    by: float = 1.0
+    multiplier: float = 1.0

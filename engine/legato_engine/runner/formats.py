@@ -20,15 +20,15 @@ from legato_engine.weights.checkpoint import Checkpoint
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _KV_NAMES = {"fp8": FLOAT8}  # of settings that differ from torch's names
 _TABLES = ("model.embed_tokens", "lm_head")
-_EMBEDDINGS = "model.embed_tokens.weight"  # on a GPU, always of 16 bits
+_EMBEDDINGS = "model.embed_tokens.weight"  # on a GPU, always in 16 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
     """The formats of a worker: `dtype` of weights and activations, `kv` of the arena. `why` is the reason in words.
 
-    `path` has the kernels of the backend `cpu`, `chip` the ones of the backend `cuda`. `fallback` is the reason
-    why torch's own operators compute: kernels could not be compiled, or do not support the model."""
+    `path` selects kernels of the backend `cpu`, and `chip` kernels of the backend `cuda`. `fallback` is the reason why
+    torch's own operators compute: kernels could not be compiled, or do not support the model."""
 
     name: str
     backend: Literal["cpu", "cuda", "torch"]
@@ -61,7 +61,7 @@ class Formats:
         return f"{checkpoint.quantization}: of {len(names)} weights, {', '.join(parts)}"
 
     def products(self, checkpoint: Checkpoint) -> str:
-        """The GPU's products with codes, by name: workers with other ones compute other KV."""
+        """Names of the GPU's products with codes. Workers whose products differ compute different KV."""
         chosen = {self.product(checkpoint, name) for name in checkpoint.quantized()}
         return ", ".join(sorted(product.many.value for product in chosen if product is not None))
 
@@ -159,5 +159,5 @@ def _with_kv(chosen: Formats, kv: str, setting: str) -> Formats:
     if kv not in allowed:
         names = ", ".join("FP8" if name == FLOAT8 else name for name in allowed)
         raise UnusableFormat(f"KV cannot be {setting} with {chosen}; allowed: Auto, {names}")
-    exact = chosen.path is not None and chosen.path.attention is AttentionProduct.PAIRS  # pairs are of bfloat16 only
+    exact = chosen.path is not None and chosen.path.attention is AttentionProduct.PAIRS  # only bfloat16 has pairs
     return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv}{' and attention in float32' * exact} instead")

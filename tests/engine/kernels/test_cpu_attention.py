@@ -100,7 +100,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
             step.window or 0,
             held,
             step.layer,
-            KVFactors.of(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
+            KVFactors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
             step.threads,
             out,
         )

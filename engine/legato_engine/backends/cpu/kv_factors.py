@@ -1,4 +1,4 @@
-"""The factors between keys and values and the numbers that an arena holds."""
+"""Factors between keys and values and the numbers in an arena."""
 
 from typing import NamedTuple, Self
 
@@ -10,14 +10,13 @@ from legato_engine.kernels.cpu.simd.float8 import READ_SCALE
 
 
 class KVFactors(NamedTuple):
-    """What keys and values are multiplied by when they are read and when they are written: float32 [layers, 2,
-    kv_heads]."""
+    """Factors of keys and values when they are read and when they are written: float32 [layers, 2, kv_heads]."""
 
     reading: Array
     writing: Array
 
     @classmethod
-    def of(cls, layers: int, kv_heads: int, scales: torch.Tensor | None) -> Self:
+    def from_scales(cls, layers: int, kv_heads: int, scales: torch.Tensor | None) -> Self:
         """The factors for e4m3 with `scales` [layers, 2, kv_heads]; None: the arena holds floats."""
         if scales is None:
             ones = np.ones((layers, 2, kv_heads), np.float32)

@@ -31,7 +31,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 @dataclass(frozen=True, slots=True)
 class CpuEmbedding:
     table: TokenTable
-    by: np.float32
+    multiplier: np.float32  # of embeddings
     out: CpuBuffer
 
     def __call__(self, step: Operators) -> Array:
@@ -41,21 +41,21 @@ class CpuEmbedding:
 
     def _fill(self, step: CpuStep, residual: Array) -> None:
         rows = self.table.rows(step.inputs.tokens)
-        residual[: step.rows] = rows if self.by == 1 else rows * self.by
+        residual[: step.rows] = rows if self.multiplier == 1 else rows * self.multiplier
 
 
 @dataclass(frozen=True, slots=True)
 class CpuNorm:
     weight: Array
     eps: np.float32
-    by: np.float32
+    multiplier: np.float32  # of x
     nothing: CpuBuffer  # zeros, added if there is no x
     out: CpuBuffer
 
     def __call__(self, step: Operators, x: Array | None, residual: Array) -> Array:
         out = self.out.take(step.rows)
         added = self.nothing.take(step.rows) if x is None else x
-        step.norm(added, self.by, residual, self.weight, self.eps, out)
+        step.norm(added, self.multiplier, residual, self.weight, self.eps, out)
         return out
 
 
@@ -144,8 +144,8 @@ class CpuActivation:
 class CpuHead:
     norm: Array
     eps: np.float32
-    added_by: np.float32  # multiplies x
-    by: float  # multiplies logits
+    residual_multiplier: np.float32
+    multiplier: float  # of logits
     kind: type[np.generic]
     table: TokenTable
     rows: int
@@ -164,10 +164,10 @@ class CpuHead:
         logits = np.empty((room(count), self.table.outputs), np.float32)
         if count:
             normed = np.zeros((room(count), len(self.norm)), self.kind)
-            add_rms_norm(x[tokens], self.added_by, residual[tokens], count, self.norm, self.eps, normed)
+            add_rms_norm(x[tokens], self.residual_multiplier, residual[tokens], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
         given = torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy if the vocabulary is padded
-        return given.mul_(self.by) if self.by != 1 else given
+        return given.mul_(self.multiplier) if self.multiplier != 1 else given
 
 
 class CpuBackend:
@@ -185,9 +185,9 @@ class CpuBackend:
         self._numerics = numerics
         self._config = config
         self._progress = progress
-        self._factors = KVFactors.of(config.layers, config.kv_heads, kv_scales)
+        self._factors = KVFactors.from_scales(config.layers, config.kv_heads, kv_scales)
         self._eps = np.float32(config.rms_norm_eps)
-        self._added_by = np.float32(config.residual_multiplier)
+        self._residual_multiplier = np.float32(config.residual_multiplier)
         self._max_length = max_length
         self._rotations: dict[Rotation | None, tuple[Array, Array]] = {}
         self._tables: dict[str, TokenTable] = {}
@@ -223,12 +223,12 @@ class CpuBackend:
         return low_rank.packed(fuse(pairs, self._linears, torch.float32))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
-        by = np.float32(self._config.embedding_multiplier)
-        return CpuEmbedding(self._table(name), by, self._workspace.buffer("residual", width))
+        multiplier = np.float32(self._config.embedding_multiplier)
+        return CpuEmbedding(self._table(name), multiplier, self._workspace.buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CpuNorm:
         nothing = self._workspace.buffer("nothing", width)
-        return CpuNorm(self._norm(name), self._eps, self._added_by, nothing, self._out("norm", width))
+        return CpuNorm(self._norm(name), self._eps, self._residual_multiplier, nothing, self._out("norm", width))
 
     def sum(self, width: int) -> CpuSum:
         return CpuSum(None if self._numerics.inputs is np.float32 else self._out("sum", width))
@@ -257,8 +257,10 @@ class CpuBackend:
         return CpuActivation(True, self._out("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CpuHead:
-        by, inputs = self._config.logits_multiplier, self._numerics.inputs
-        self._head = CpuHead(self._norm(norm), self._eps, self._added_by, by, inputs, self._table(weight), rows)
+        self._head = CpuHead(
+            self._norm(norm), self._eps, self._residual_multiplier, self._config.logits_multiplier,
+            self._numerics.inputs, self._table(weight), rows,
+        )  # fmt: skip
         return self._head
 
     def _norm(self, name: str) -> Array:
@@ -275,7 +277,7 @@ class CpuBackend:
         return self._workspace.buffer(operator, width, self._numerics.inputs)
 
     def _table(self, name: str) -> TokenTable:
-        """An embedding or output matrix, which may be one and the same."""
+        """An embedding or output matrix; a model may have one matrix for both."""
         if name not in self._tables:
             self._tables[name] = self._numerics.table(self._checkpoint, name)
             self.nbytes += self._tables[name].nbytes

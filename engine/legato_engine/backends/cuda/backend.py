@@ -152,8 +152,8 @@ class CudaBackend:
         return fuse(pairs, self._linears, self._dtype, self._device.place)
 
     def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
-        by = projections.embedding_multiplier(self._checkpoint, self._dtype)
-        return CudaEmbedding(self._table(name), by, self._buffer("residual", width))
+        multiplier = projections.embedding_multiplier(self._checkpoint, self._dtype)
+        return CudaEmbedding(self._table(name), multiplier, self._buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CudaNorm:
         return self._norm(name, width, self._buffer("norm", width))
@@ -228,7 +228,7 @@ class CudaBackend:
         return self._workspace.buffer(operator, width, self._dtype)
 
     def _norm_weight(self, name: str) -> torch.Tensor:
-        """In float32 with an offset, which 16 bits would round."""
+        """The weight of a norm; in float32 if it has an offset, because 16 bits would round the sum."""
         dtype = torch.float32 if self._config.norm_offset else self._dtype
         return projections.norm(self._checkpoint, name).to(self._device.place, dtype)
 
@@ -239,7 +239,7 @@ class CudaBackend:
         return self._rotations[rotation]
 
     def _output(self, name: str) -> LinearPart:
-        """The output matrix, from codes unless it is the table of embeddings, too."""
+        """The output matrix: as codes, unless it is also the table of embeddings."""
         if name in self._tables:
             return DensePart(self._tables[name])
         (part,) = linear.load(self._checkpoint, [name], self._products)
@@ -247,7 +247,7 @@ class CudaBackend:
         return part
 
     def _table(self, name: str) -> torch.Tensor:
-        """A table of embeddings, which may be the output matrix, too."""
+        """A table of embeddings, which may also be the output matrix."""
         if name not in self._tables:
             self._tables[name] = self._checkpoint.tensor(f"{name}.weight").to(self._device.place, self._dtype)
             self.nbytes += self._tables[name].nbytes

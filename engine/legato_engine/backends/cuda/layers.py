@@ -22,25 +22,25 @@ from legato_engine.layers.interface import AttentionShape
 @dataclass(frozen=True, slots=True)
 class CudaEmbedding:
     weight: torch.Tensor  # [vocab, hidden]
-    by: float
+    multiplier: float  # of embeddings
     out: Buffer
 
     def __call__(self, step: CudaStep) -> torch.Tensor:
         rows = torch.index_select(self.weight, 0, step.tokens, out=self.out.take(len(step.tokens)))
-        return rows.mul_(self.by) if self.by != 1 else rows
+        return rows.mul_(self.multiplier) if self.multiplier != 1 else rows
 
 
 @dataclass(frozen=True, slots=True)
 class CudaNorm:
     weight: torch.Tensor
     eps: float
-    by: float
+    multiplier: float  # of x
     configuration: Configuration
     out: Buffer
 
     def __call__(self, step: CudaStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         out = self.out.take(len(residual))
-        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration, self.by)
+        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration, self.multiplier)
         return out
 
 
@@ -81,8 +81,7 @@ class CudaLinear:
 
 
 class LayerFactors(NamedTuple):
-    """What keys and values of a layer are multiplied by when they are read and when they are written: float32 [2,
-    kv_heads]."""
+    """Factors of a layer's keys and values when they are read and when they are written: float32 [2, kv_heads]."""
 
     reading: torch.Tensor
     writing: torch.Tensor
@@ -94,7 +93,7 @@ class CudaAttention:
     shape: AttentionShape
     cos: torch.Tensor  # float32 [positions, pairs]
     sin: torch.Tensor
-    kv: LayerFactors | None  # of an arena of e4m3
+    kv: LayerFactors | None  # if the arena is in e4m3
     norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
     whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
     eps: float
@@ -142,7 +141,7 @@ class CudaActivation:
 class CudaHead:
     norm: CudaNorm
     weight: LinearPart
-    by: float  # multiplies logits
+    multiplier: float  # of logits
     x: Buffer
     residual: Buffer
     products: Buffer
@@ -160,4 +159,4 @@ class CudaHead:
         products = self.products.take(count)
         self.weight(self.norm(step, given, before), None, products)
         logits = self.out.take(count).copy_(products)
-        return logits.mul_(self.by) if self.by != 1 else logits
+        return logits.mul_(self.multiplier) if self.multiplier != 1 else logits

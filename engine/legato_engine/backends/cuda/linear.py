@@ -1,6 +1,8 @@
 """Linear layers of one or more parts: weights of 16 bits by cuBLAS, and quantized ones from their codes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -57,7 +59,7 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
 
 
 class ProductMemory:
-    """Memory for products with codes, which all layers share: its addresses do not change, as CUDA graphs need it."""
+    """Memory for products with codes, shared by all layers. Its addresses do not change, as CUDA graphs require."""
 
     def __init__(self, dtype: torch.dtype, device: Device, workspace: Workspace) -> None:
         self.dtype = dtype
@@ -73,12 +75,12 @@ class ProductMemory:
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
-        """Tokens of steps that use other kernels than steps with weights of 16 bits."""
+        """Numbers of tokens whose steps use other kernels than steps with 16-bit weights."""
         most = max(product.few for product in products.TABLE)
         return () if self._sums is None else (_TILE_ROWS[1], most + _TILE_ROWS[0])
 
     def sums(self) -> torch.Tensor:
-        """For products whose inputs are split."""
+        """Memory for the sums of products whose inputs are split."""
         if self._sums is None:
             processors = self.device.processors
             most = max(
@@ -90,7 +92,7 @@ class ProductMemory:
         return self._sums
 
     def weights(self, inputs: int) -> torch.Tensor:
-        """For some outputs of a dequantized weight, [outputs, inputs]."""
+        """Memory for some outputs of a dequantized weight, [outputs, inputs]."""
         if self._weights is None:
             size = _DEQUANTIZED // self.dtype.itemsize
             self._weights = torch.empty(size, dtype=self.dtype, device=self.device.place)
@@ -98,13 +100,13 @@ class ProductMemory:
         return self._weights[: outputs * inputs].view(outputs, inputs)
 
     def activations(self, inputs: int, groups: int) -> tuple[Buffer, Buffer]:
-        """For a step's activations in FP8, and their scales by group."""
+        """Memory for a step's activations in FP8 and for their scales by group."""
         codes = self._workspace.buffer("FP8", inputs, torch.float8_e4m3fn)
         return codes, self._workspace.buffer("FP8 scales", groups, torch.float32)
 
 
 class CodesPart:
-    """Implements `LinearPart` with codes, multiplied as the product says."""
+    """Implements `LinearPart` with codes, multiplied by the kernels of `product`."""
 
     def __init__(self, weight: CodeMatrix, product: CodesProduct, memory: ProductMemory) -> None:
         chip = memory.device.chip
@@ -148,42 +150,48 @@ class CodesPart:
         fp8.quantize_rows(x, weight.group, codes, scales, self._quantizing)
         if self._product.many is ManyRows.FP8 or not out.is_contiguous():
             fp8.multiply_fp8(codes, scales, weight, bias, out, self._multiplying)
-        elif not x.is_meta:  # torch computes no shapes of this operator, and there is nothing to compile
-            held = weight.codes.view(torch.float8_e4m3fn)
+        elif not x.is_meta:  # torch has no meta kernel for this operator, and it compiles nothing
+            fp8_weight = weight.codes.view(torch.float8_e4m3fn).t()
             torch._scaled_mm(
-                codes, held.t(), scales.view(-1, 1), weight.scale.values, bias=bias, out_dtype=out.dtype, out=out
+                codes, fp8_weight, scales.view(-1, 1), weight.scale.values, bias=bias, out_dtype=out.dtype, out=out
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """A projection's codes and the product with them, or neither if its weight is dequantized."""
+
+    name: str
+    product: CodesProduct | None = None
+    codes: Grouped | None = None
+
+    @property
+    def fusion_key(self) -> tuple[object, ...]:
+        """Equal for projections that can be one part."""
+        return self.product, self.codes and self.codes.form
+
+
 def load(checkpoint: Checkpoint, names: Sequence[str], memory: ProductMemory) -> tuple[LinearPart, ...]:
-    """The projections `names` of one input (without `.weight`), outputs in this order. Neighbours with codes of one
-    form are fused, and so are neighbours of 16 bits."""
-    runs = list[tuple[CodesProduct | None, list[str], list[Grouped]]]()
-    for name in names:
-        product, weight = _codes(checkpoint, f"{name}.weight", memory)
-        held = [] if weight is None else [weight]
-        if runs and runs[-1][0] == product and [each.form for each in runs[-1][2][:1]] == [each.form for each in held]:
-            runs[-1][1].append(name)
-            runs[-1][2].extend(held)
-        else:
-            runs.append((product, [name], held))
-    return tuple([_part(checkpoint, product, run, weights, memory) for product, run, weights in runs])
+    """The projections `names` (without `.weight`) of one input, with outputs in this order. Neighbours whose codes have
+    the same form are fused, and so are neighbours of 16 bits."""
+    loaded = [_projection(checkpoint, name, memory) for name in names]
+    return tuple([_part(checkpoint, list(run), memory) for _, run in groupby(loaded, lambda each: each.fusion_key)])
 
 
-def _codes(checkpoint: Checkpoint, name: str, memory: ProductMemory) -> tuple[CodesProduct | None, Grouped | None]:
-    form, chip = checkpoint.grouped_form(name), memory.device.chip
-    product = products.choose(form, checkpoint.shape(name), memory.dtype, chip)
-    weight = None if product is None else checkpoint.grouped(name)
-    return (None, None) if weight is None else (product, weight)
+def _projection(checkpoint: Checkpoint, name: str, memory: ProductMemory) -> _Projection:
+    weight = f"{name}.weight"
+    form, shape = checkpoint.grouped_form(weight), checkpoint.shape(weight)
+    product = products.choose(form, shape, memory.dtype, memory.device.chip)
+    codes = None if product is None else checkpoint.grouped(weight)
+    return _Projection(name) if codes is None else _Projection(name, product, codes)
 
 
-def _part(
-    checkpoint: Checkpoint, product: CodesProduct | None, names: Sequence[str], weights: Sequence[Grouped],
-    memory: ProductMemory,
-) -> LinearPart:  # fmt: skip
+def _part(checkpoint: Checkpoint, run: Sequence[_Projection], memory: ProductMemory) -> LinearPart:
+    product, place = run[0].product, memory.device.place
     if product is None:
-        return DensePart(projections.weights(checkpoint, names, memory.dtype, memory.device.place))
-    return CodesPart(packed(together(weights), memory.device.place), product, memory)
+        return DensePart(projections.weights(checkpoint, [each.name for each in run], memory.dtype, place))
+    codes = [each.codes for each in run if each.codes is not None]
+    return CodesPart(packed(together(codes), place), product, memory)
 
 
 def packed(weight: Grouped, place: torch.device) -> CodeMatrix:

@@ -26,23 +26,23 @@ from legato_engine.weights.checkpoint import Checkpoint
 @dataclass(frozen=True, slots=True)
 class TorchEmbedding:
     weight: torch.Tensor  # [vocab, hidden]
-    by: float
+    multiplier: float  # of embeddings
 
     def __call__(self, step: TorchStep) -> torch.Tensor:
         rows = self.weight[step.tokens]
-        return rows.mul_(self.by) if self.by != 1 else rows
+        return rows.mul_(self.multiplier) if self.multiplier != 1 else rows
 
 
 @dataclass(frozen=True, slots=True)
 class TorchNorm:
     weight: torch.Tensor
     eps: float
-    by: float = 1.0
+    multiplier: float = 1.0  # of x
 
     def __call__(self, step: TorchStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         if x is None:
             return rms_norm(residual, self.weight, self.eps)
-        return add_rms_norm(x, residual, self.weight, self.eps, self.by)
+        return add_rms_norm(x, residual, self.weight, self.eps, self.multiplier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class TorchAttention:
     query_norm: TorchNorm | None
     key_norm: TorchNorm | None
     angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, [positions, 1, pairs]
-    scales: KVScales | None  # of an arena of e4m3
+    scales: KVScales | None  # if the arena is in e4m3
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
@@ -111,17 +111,17 @@ class TorchActivation:
 class TorchHead:
     norm: TorchNorm
     weight: torch.Tensor
-    by: float  # multiplies logits
+    multiplier: float  # of logits
 
     def __call__(self, step: TorchStep, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        step.hidden = torch.add(residual, x, alpha=self.norm.by)
+        step.hidden = torch.add(residual, x, alpha=self.norm.multiplier)
         return self.logits(step, step.sampled)
 
     def logits(self, step: TorchStep, tokens: torch.Tensor) -> torch.Tensor:
         """Logits of these tokens of the step, float32 [tokens, vocab]."""
         assert step.hidden is not None
         logits = torch.nn.functional.linear(self.norm(step, None, step.hidden[tokens]), self.weight).float()
-        return logits.mul_(self.by) if self.by != 1 else logits
+        return logits.mul_(self.multiplier) if self.multiplier != 1 else logits
 
 
 class TorchBackend:
