@@ -1,5 +1,5 @@
-"""Gemma 3, text: norms before and after attention and MLP, GELU, and most layers with a window and a rotary base of
-their own. Embeddings are multiplied, and weights of norms are offsets from 1.
+"""Gemma 3, text: norms before and after attention and MLP, and GELU. Most layers have a window and another rotary base.
+Embeddings are multiplied by a constant, and weights of norms are offsets from 1.
 """
 
 from typing import ClassVar

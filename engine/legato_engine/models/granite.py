@@ -1,4 +1,4 @@
-"""Granite 3: Llama with multipliers of embeddings, scores, residuals and logits, which are constants of the config."""
+"""Granite 3: Llama with multipliers of embeddings, scores, residuals and logits, which the config sets."""
 
 from legato_engine.models.llama import Llama
 

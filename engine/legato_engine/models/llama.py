@@ -73,8 +73,8 @@ class Llama:
     block: ClassVar[type[Block]] = Block
     fused: ClassVar[bool] = False  # one weight for queries, keys and values, and one for gates and ups
     qk_norm: ClassVar[bool] = False  # RMSNorms of queries and keys
-    whole_norms: ClassVar[bool] = False  # of all heads together, not of each
-    gelu: ClassVar[bool] = False
+    whole_norms: ClassVar[bool] = False  # one norm for all heads together instead of one for each head
+    gelu: ClassVar[bool] = False  # GELU instead of SiLU
 
     def __init__(self, config: ModelConfig, layers: Layers) -> None:
         self.config = config

@@ -1,4 +1,5 @@
-"""OLMo 2: Llama with norms after attention and MLP instead of before, and of all heads' queries and keys together."""
+"""OLMo 2: Llama with norms after attention and MLP instead of before them, and with one norm over the queries of all
+heads and one over the keys."""
 
 from typing import ClassVar
 

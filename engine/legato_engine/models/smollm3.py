@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, of which some layers have no rotary embedding."""
+"""SmolLM3: Llama with some layers that have no rotary embedding."""
 
 from legato_engine.models.llama import Llama
 
