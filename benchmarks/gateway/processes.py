@@ -1,6 +1,6 @@
-"""Processes of a benchmark: gateways with scripted workers behind them, what they are asked, and what they use.
+"""Processes of a benchmark: gateways with scripted workers behind them, their requests, and their use of resources.
 
-As a program, it is one scripted worker, which prints its address.
+Run as a program, this is one scripted worker, which prints its address.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from legato_protocol.model_files import model_digest
 TOKEN = "benchmark"
 MODEL = "builtin:smollm2-135m-instruct"
 COMPLETIONS = "/v1/completions"
-PATIENCE = 30.0  # seconds until a request, or a process that is to end, is given up
+PATIENCE = 30.0  # seconds until a request or a stopping process is abandoned
 HEADERS = "Host: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"
 Started = AbstractContextManager[tuple["subprocess.Popen[bytes]", dict[str, int]]]
 

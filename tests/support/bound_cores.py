@@ -11,20 +11,23 @@ from legato_engine.kernels.cpu.thread_ids import thread_ids
 from legato_engine.runner import cores
 
 
-def told(two: list[int], threads: int, more: list[int]) -> list[Any]:
-    """On these two cores and `more` that the process may use beside them, with this number of threads: the cores of
-    the threads that compute, of all others, and of one that is started afterwards, before and after its release;
-    whether the first is the caller's; and the number of threads that torch has started since."""
+def bind(two: list[int], threads: int, more: list[int]) -> list[Any]:
+    """Binds this number of threads to these two cores, where the process may also use the cores `more`.
+
+    Returns the cores of the threads that compute, of all other threads, and of a thread that is started
+    afterwards, before and after its release; True if the first computing thread is the caller; and the number of
+    threads that torch has started since.
+    """
     os.sched_setaffinity(0, two)
     cores._allowed = {*two, *more}
-    found: list[Any] = []
-    thread = threading.Thread(target=_bind, args=(threads, found))  # as in a worker, not the first of the process
+    observed: list[Any] = []
+    thread = threading.Thread(target=_bind, args=(threads, observed))  # as in a worker: not the process's first thread
     thread.start()
     thread.join()
-    return found
+    return observed
 
 
-def _bind(threads: int, found: list[Any]) -> None:
+def _bind(threads: int, observed: list[Any]) -> None:
     numba.set_num_threads(threads)
     torch.set_num_threads(threads)
     cores.bind()
@@ -36,7 +39,7 @@ def _bind(threads: int, found: list[Any]) -> None:
     child.start()
     child.join()
     mine = ids[0] == threading.get_native_id()
-    found += [_cores(*ids), _cores(*before - set(ids)), [later[0], later[2]], mine, started]
+    observed += [_cores(*ids), _cores(*before - set(ids)), [later[0], later[2]], mine, started]
 
 
 def _cores(*threads: int) -> list[list[int]]:

@@ -38,7 +38,7 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = 
     kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
     theirs = AutoConfig.for_model(kind, **given if raw else _sizes(config) | given)
     theirs._attn_implementation = SDPA_E4M3 if e4m3 else "sdpa"
-    with torch.device("cpu" if raw else "meta"):  # where random numbers, which all would be replaced, take no time
+    with torch.device("cpu" if raw else "meta"):  # meta: no time for random weights, which are all replaced
         model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
     state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)

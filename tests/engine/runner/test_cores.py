@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="one core")
 
 def test_as_many_threads_as_cores_have_one_each():
     first, second = CORES[:2]
-    computing, others, later, mine, started = uninterpreted.call(bound_cores.told, [first, second], 2, [])
+    computing, others, later, mine, started = uninterpreted.call(bound_cores.bind, [first, second], 2, [])
     assert computing == [[first], [second]]
     assert all(each == [first, second] for each in others)
     assert later == [[first], [first, second]], "until it is released"
@@ -22,6 +22,6 @@ def test_as_many_threads_as_cores_have_one_each():
 
 @pytest.mark.parametrize(("threads", "more"), [(1, []), (2, [1000])])
 def test_otherwise_the_choice_is_the_systems(threads, more):
-    computing, others, later, _, _ = uninterpreted.call(bound_cores.told, CORES[:2], threads, more)
+    computing, others, later, _, _ = uninterpreted.call(bound_cores.bind, CORES[:2], threads, more)
     assert len(computing) == threads
     assert all(each == CORES[:2] for each in computing + others + later)
