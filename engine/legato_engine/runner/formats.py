@@ -63,7 +63,7 @@ class Formats:
     def products(self, checkpoint: Checkpoint) -> str:
         """Names of the GPU's products with codes. Workers whose products differ compute different KV."""
         chosen = {self.product(checkpoint, name) for name in checkpoint.quantized()}
-        return ", ".join(sorted(product.many.value for product in chosen if product is not None))
+        return ", ".join(sorted(product.large_steps.value for product in chosen if product is not None))
 
     def product(self, checkpoint: Checkpoint, name: str) -> CodesProduct | None:
         """The GPU's product with the codes of a weight; None: it is dequantized when it is loaded."""
@@ -75,7 +75,7 @@ class Formats:
         """The form of a quantized weight in memory, in words; `{first}` stands for the first weight with that form."""
         to = str(self.dtype).removeprefix("torch.")
         if (product := self.product(checkpoint, name)) is not None:
-            return f"kept as codes (more than {product.few} rows: {product.many.value})"
+            return f"kept as codes (more than {product.most_rows} rows: {product.large_steps.value})"
         if self.path is not None and self.path.weights is WeightForm.TILES:
             codes = "kept as codes and " if self._code_bytes(checkpoint, name) else ""
             return f"{codes}dequantized to bfloat16"

@@ -10,7 +10,7 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cuda import products
 from legato_engine.backends.cuda.device import Device
-from legato_engine.backends.cuda.products import CodesProduct, ManyRows
+from legato_engine.backends.cuda.products import CodesProduct, LargeSteps
 from legato_engine.backends.cuda.workspace import Buffer, Workspace
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.linear import fp8
@@ -76,7 +76,7 @@ class ProductMemory:
     @property
     def step_sizes(self) -> tuple[int, ...]:
         """Numbers of tokens whose steps use other kernels than steps with 16-bit weights."""
-        most = max(product.few for product in products.TABLE)
+        most = max(product.most_rows for product in products.TABLE)
         return () if self._sums is None else (_TILE_ROWS[1], most + _TILE_ROWS[0])
 
     def sums(self) -> torch.Tensor:
@@ -84,7 +84,7 @@ class ProductMemory:
         if self._sums is None:
             processors = self.device.processors
             most = max(
-                parts_needed(max(product.few, rows) if rows == _TILE_ROWS[-1] else rows, processors, config)
+                parts_needed(max(product.most_rows, rows) if rows == _TILE_ROWS[-1] else rows, processors, config)
                 for (rows, _), config in self.tiles.items()
                 for product in products.TABLE
             )
@@ -118,7 +118,7 @@ class CodesPart:
         self._quantizing = choose("quantize_rows", {}, chip)
         self._multiplying = choose("multiply_fp8", {}, chip)
         self.outputs = weight.outputs
-        if product.many is ManyRows.DEQUANTIZED:
+        if product.large_steps is LargeSteps.DEQUANTIZED:
             self._parts = memory.weights(weight.inputs)
         else:
             self._codes, self._scales = memory.activations(weight.inputs, len(weight.scale.values))
@@ -128,11 +128,11 @@ class CodesPart:
         return self._weight.nbytes
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-        if len(x) <= self._product.few:
+        if len(x) <= self._product.most_rows:
             tile = next((rows for rows in _TILE_ROWS if rows >= len(x)), _TILE_ROWS[-1])
             config = self._memory.tiles[tile, self._weight.bits]
             multiply(x, self._weight, bias, out, self._sums, self._memory.device.processors, config)
-        elif self._product.many is ManyRows.DEQUANTIZED:
+        elif self._product.large_steps is LargeSteps.DEQUANTIZED:
             self._multiply_dequantized(x, bias, out)
         else:
             self._multiply_fp8(x, bias, out)
@@ -148,7 +148,7 @@ class CodesPart:
         weight, codes = self._weight, self._codes.take(len(x))
         scales = self._scales.take(len(x)).view(-1, len(x))
         fp8.quantize_rows(x, weight.group, codes, scales, self._quantizing)
-        if self._product.many is ManyRows.FP8 or not out.is_contiguous():
+        if self._product.large_steps is LargeSteps.FP8 or not out.is_contiguous():
             fp8.multiply_fp8(codes, scales, weight, bias, out, self._multiplying)
         elif not x.is_meta:  # torch has no meta kernel for this operator, and it compiles nothing
             fp8_weight = weight.codes.view(torch.float8_e4m3fn).t()

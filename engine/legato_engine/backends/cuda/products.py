@@ -1,7 +1,7 @@
 """The products of quantized weights that GPUs compute from their codes, one row each, best first.
 
-`choose` takes the first row that takes a weight. Nothing is measured: two workers on equal machines must choose alike,
-because they exchange KV. A weight that no row takes is dequantized when it is loaded.
+`choose` returns the first row that takes a weight. Nothing is measured: two workers on equal machines must choose
+alike, because they exchange KV. A weight that no row takes is dequantized when it is loaded.
 
 To add a kernel, add a row here, a branch to `linear.CodesPart`, and the output of `table` to README.md.
 """
@@ -20,8 +20,8 @@ KINDS = {Element.INT4: CodeKind.INT4, Element.INT8: CodeKind.INT8, Element.FLOAT
 _FP8_CAPABILITY = 89  # of the first chips that multiply FP8
 
 
-class ManyRows(Enum):
-    """The computation of steps with many rows."""
+class LargeSteps(Enum):
+    """The computation of steps with more rows than `CodesProduct.most_rows`."""
 
     SCALED_MM = "FP8 activations, by torch._scaled_mm"
     FP8 = "FP8 activations, by Triton"
@@ -30,12 +30,12 @@ class ManyRows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CodesProduct:
-    """A way to multiply with codes, and its requirements. Steps of up to `few` rows multiply the codes with activations
-    of 16 bits; larger ones as `many` says. `unit` is the fewest neighbouring inputs that share a scale."""
+    """A way to multiply with codes, and its requirements. Steps of up to `most_rows` multiply codes with activations of
+    16 bits, and larger ones as `large_steps` says. `unit` is the fewest neighbouring inputs that share a scale."""
 
     elements: tuple[Element, ...]
-    few: int
-    many: ManyRows
+    most_rows: int
+    large_steps: LargeSteps
     unit: int = LEAST_UNIT
     fp8: bool = False  # needs a chip that multiplies FP8, and a checkpoint made for activations of 8 bits
     whole: bool = False  # needs a scale for all inputs of an output, and sizes that are multiples of 16
@@ -53,9 +53,9 @@ class CodesProduct:
 
 _FP8 = (Element.FLOAT8,)
 TABLE = (
-    CodesProduct(_FP8, 32, ManyRows.SCALED_MM, fp8=True, whole=True, dtypes=(torch.bfloat16,)),
-    CodesProduct(_FP8, 32, ManyRows.FP8, unit=32, fp8=True),
-    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8), 128, ManyRows.DEQUANTIZED),
+    CodesProduct(_FP8, 32, LargeSteps.SCALED_MM, fp8=True, whole=True, dtypes=(torch.bfloat16,)),
+    CodesProduct(_FP8, 32, LargeSteps.FP8, unit=32, fp8=True),
+    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8), 128, LargeSteps.DEQUANTIZED),
 )
 
 
@@ -67,6 +67,7 @@ def choose(form: GroupedForm | None, shape: tuple[int, ...], dtype: torch.dtype,
 
 
 def multiplies_fp8(chip: str) -> bool:
+    """True if the tensor cores of a chip such as `sm_90` multiply FP8."""
     return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _FP8_CAPABILITY
 
 
@@ -79,4 +80,4 @@ def table() -> Iterator[str]:
         if row.fp8:
             weights += f" for 8-bit activations, {'a scale per output' if row.whole else 'any other scales'}"
         chips = "from sm_89 on" if row.fp8 else "all"
-        yield f"| {weights} | {chips} | {row.few} rows | {row.many.value} |"
+        yield f"| {weights} | {chips} | {row.most_rows} rows | {row.large_steps.value} |"
