@@ -25,9 +25,9 @@ class ModelConfig:
     `{"rope_type": "yarn", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"}`
     and `"truncate"`, a bool,
     `{"rope_type": "longrope", "short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"}`,
-    of which `serving` makes the last one:
+    which `serving` replaces with the next one, and
     `{"rope_type": "factors", "factors": tuple of floats, one for each pair}`, with or without `"attention_factor"`:
-    inverse frequencies are divided by them (GGUF files of Llama 3 hold these instead of the four constants).
+    frequencies are divided by them (GGUF files of Llama 3 hold these instead of the four constants).
     """
 
     architecture: str  # as in config.json's `architectures`
@@ -47,12 +47,12 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     full_attention: tuple[int, ...] = ()  # layers without a window, if others have one
-    rotated: float = 1.0  # share of a head that is rotated, from its first number on
+    partial_rotary_dim: int | None = None  # numbers at the start of a head that are rotated; None: all
     unrotated_layers: tuple[int, ...] = ()
     local_rope_theta: float | None = None  # of layers with a window, without scaling; None: as others
     attention_scale: float | None = None  # of scores; None: 1 / sqrt(head_dim)
     embedding_multiplier: float = 1.0
-    residual_multiplier: float = 1.0  # of what a block adds to the residual stream
+    residual_multiplier: float = 1.0  # of the outputs that a block adds to the residual stream
     logits_multiplier: float = 1.0
     norm_offset: float = 0.0  # added to weights of norms
 
@@ -67,17 +67,17 @@ class ModelConfig:
         theta, scaling = self.rope_theta, self.rope_scaling
         if self.local_rope_theta is not None and self.window(layer) is not None:
             theta, scaling = self.local_rope_theta, None
-        by = 1.0 if self.attention_scale is None else sqrt(self.attention_scale * sqrt(self.head_dim))
-        return Rotation(self.rotary_dim, theta, scaling, by)
+        multiplier = 1.0 if self.attention_scale is None else sqrt(self.attention_scale * sqrt(self.head_dim))
+        return Rotation(self.rotary_dim, theta, scaling, multiplier)
 
     @property
     def rotary_dim(self) -> int:
         """Numbers of a head that are rotated."""
-        return int(self.head_dim * self.rotated)
+        return self.head_dim if self.partial_rotary_dim is None else self.partial_rotary_dim
 
     def serving(self, max_length: int) -> "ModelConfig":
-        """The config for sequences of at most `max_length`. With LongRoPE, one set of factors holds for all of them:
-        KV of a prefix is shared, so that it must not depend on how long a sequence becomes."""
+        """The config for sequences of at most `max_length`. With LongRoPE, all use the same set of factors: sequences
+        share the KV of a prefix, which must not depend on their later length."""
         given = self.rope_scaling
         if given is None or given["rope_type"] != "longrope":
             return self
@@ -93,7 +93,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     raw = keys.read(raw, architecture, source)
     _check_model_type(raw.get("model_type"), architecture, source)
     hidden, heads = size(raw, "hidden_size", source), size(raw, "num_attention_heads", source)
-    layers = size(raw, "num_hidden_layers", source)
+    layers, head_dim = size(raw, "num_hidden_layers", source), size(raw, "head_dim", source, hidden // heads)
     rotary = rope.from_huggingface(raw, architecture, source)
     unrotated, gemma = _unrotated_layers(raw, layers, source), architecture == _GEMMA
     scaling = rotary.scaling
@@ -108,7 +108,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             hidden_size=hidden,
             heads=heads,
             kv_heads=size(raw, "num_key_value_heads", source, heads),
-            head_dim=size(raw, "head_dim", source, hidden // heads),
+            head_dim=head_dim,
             intermediate_size=size(raw, "intermediate_size", source),
             vocab_size=size(raw, "vocab_size", source),
             max_length=max_length,
@@ -120,7 +120,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
             full_attention=_full_attention(raw, layers, unrotated, window, source),
-            rotated=rotary.part,
+            partial_rotary_dim=int(head_dim * rotary.partial_factor),
             unrotated_layers=unrotated,
             local_rope_theta=rotary.local_theta,
             attention_scale=_attention_scale(raw, source),
@@ -180,10 +180,10 @@ def from_gguf(
             tie_word_embeddings="output.weight" not in tensors,
             # llama.cpp reads no window for other architectures; phi3 has 0 for none.
             sliding_window=_window(raw, "attention.sliding_window", source) if name == "phi3" else None,
-            rotated=rotated / head_dim,
+            partial_rotary_dim=rotated,
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
-            unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # in no key
+            unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # GGUF has no key for them
             attention_scale=number(granite, "attention.scale", source) if granite.get("attention.scale") else None,
             embedding_multiplier=number(granite, "embedding_scale", source, 1.0),
             residual_multiplier=number(granite, "residual_scale", source, 1.0),
@@ -197,7 +197,7 @@ def _architecture(names: object, source: str) -> str:
     for name in names if isinstance(names, list) else ():
         if name in ARCHITECTURES:
             return str(name)
-    supported = ", ".join((*ARCHITECTURES, *keys.WITH_TEXT))
+    supported = ", ".join((*ARCHITECTURES, *keys.MULTIMODAL))
     raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {supported}")
 
 
@@ -215,8 +215,8 @@ def _window(raw: Mapping[str, Any], key: str, source: str) -> int | None:
 def _full_attention(
     raw: Mapping[str, Any], layers: int, unrotated: tuple[int, ...], window: int | None, source: str
 ) -> tuple[int, ...]:
-    """Layers without a window: by `layer_types`, or Qwen's first `max_window_layers`, each of Gemma's
-    `sliding_window_pattern`, or all that SmolLM3 rotates."""
+    """Layers without a window: those that `layer_types` names, or the first `max_window_layers` (Qwen), every
+    `sliding_window_pattern`-th (Gemma), or all layers with a rotary embedding (SmolLM3)."""
     types = kinds(raw, "layer_types", layers, source, "full_attention", "sliding_attention")
     if types is not None and window is None and "sliding_attention" in types:
         raise UnsupportedModel(f"{source}: layer_types name sliding_attention, but no window is set")
@@ -235,7 +235,7 @@ def _full_attention(
 
 
 def _unrotated_layers(raw: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
-    """Layers without a rotary embedding: by `no_rope_layers`, where they are 0, or the last of each interval."""
+    """Layers without a rotary embedding: those with a 0 in `no_rope_layers`, or the last one of each interval."""
     if "no_rope_layer_interval" not in raw:  # only SmolLM3 reads it
         return ()
     rotated = raw.get("no_rope_layers")
@@ -247,7 +247,7 @@ def _unrotated_layers(raw: Mapping[str, Any], layers: int, source: str) -> tuple
 
 
 def _attention_scale(raw: Mapping[str, Any], source: str) -> float | None:
-    """By Granite's `attention_multiplier` or Gemma's `query_pre_attn_scalar`."""
+    """From Granite's `attention_multiplier` or Gemma's `query_pre_attn_scalar`."""
     if "attention_multiplier" in raw:
         return number(raw, "attention_multiplier", source)
     if "query_pre_attn_scalar" in raw:
@@ -259,9 +259,10 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
     if config.heads % config.kv_heads:
         raise CorruptModel(f"{source}: {config.heads} heads cannot share {config.kv_heads} KV heads evenly")
     if config.rotary_dim % 2 or not 0 < config.rotary_dim <= config.head_dim:
-        text = f"{config.rotary_dim} of head_dim {config.head_dim} numbers"
-        raise CorruptModel(f"{source}: rotary embeddings of {text} are not possible: an even count is needed")
+        allowed = f"an even number up to head_dim, {config.head_dim}, is needed"
+        raise CorruptModel(f"{source}: rotary embeddings have {config.rotary_dim} dimensions; {allowed}")
     for key in ("short_factor", "long_factor"):
         if len((config.rope_scaling or {}).get(key, ())) not in (0, config.rotary_dim // 2):
-            raise CorruptModel(f"{source}: {key} has not the {config.rotary_dim // 2} numbers that are needed")
+            count, needed = len((config.rope_scaling or {})[key]), config.rotary_dim // 2
+            raise CorruptModel(f"{source}: {key} has {count} numbers; {needed} are needed")
     return config

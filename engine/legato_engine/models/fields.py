@@ -1,4 +1,4 @@
-"""Reads numbers of a model's config. No torch."""
+"""Reads and checks numbers and lists of a model's config. No torch."""
 
 from collections.abc import Mapping
 from math import inf

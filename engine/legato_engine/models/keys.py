@@ -10,7 +10,7 @@ from legato_engine.errors import UnsupportedModel
 @dataclass(frozen=True, slots=True)
 class Keys:
     """An architecture's own keys, and transformers' defaults where they differ from Llama's. `only` has the supported
-    values of keys that would change the computation."""
+    values of keys that change the computation."""
 
     model_type: str
     reads: frozenset[str]
@@ -66,16 +66,16 @@ KEYS = {
         },
     ),
 }
-# Models with further inputs: their name, and the architecture that `text_config` configures.
-WITH_TEXT = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
+# Multimodal architectures, and the architecture of their `text_config`.
+MULTIMODAL = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
 _READ_BY_SOME = frozenset[str]().union(*(keys.reads for keys in KEYS.values()))
 
 
 def of_text(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The `config.json` of the text model in a model of WITH_TEXT, which is served without its other inputs; None for
-    other models."""
+    """The `config.json` of the text model in a multimodal model, which is served without other modalities; None for
+    text-only models."""
     names = raw.get("architectures")
-    architecture = WITH_TEXT.get(str(names[0])) if isinstance(names, list) and names else None
+    architecture = MULTIMODAL.get(str(names[0])) if isinstance(names, list) and names else None
     text = raw.get("text_config")
     if architecture is None or not isinstance(text, Mapping):
         return None

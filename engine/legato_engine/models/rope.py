@@ -17,12 +17,12 @@ _PHI = "Phi3ForCausalLM"
 
 
 class Rope(NamedTuple):
-    """Settings of `ModelConfig`: `scaling` is its `rope_scaling`, `part` the share of a head that is rotated, and
-    `local_theta` its `local_rope_theta`."""
+    """Settings of `ModelConfig`: `scaling` is its `rope_scaling`, `local_theta` its `local_rope_theta`, and
+    `partial_factor` the share of a head that is rotated."""
 
     theta: float
     scaling: dict[str, Any] | None
-    part: float = 1.0
+    partial_factor: float = 1.0
     local_theta: float | None = None
 
 
@@ -30,12 +30,13 @@ def from_huggingface(raw: Mapping[str, Any], architecture: str, source: str) -> 
     """Reads `rope_theta` and `rope_scaling`, or `rope_parameters` of newer files. Raises UnsupportedModel or
     CorruptModel, which name `source` and the key."""
     if "rope_local_base_freq" in raw:  # only Gemma reads it
-        return _of_two_kinds(raw, source)
-    return _of_one_kind(raw, architecture, source)
+        return _for_two_kinds(raw, source)
+    return _for_one_kind(raw, architecture, source)
 
 
-def _of_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
-    """Settings of layers without a window, and a base of the others, in one of two forms."""
+def _for_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
+    """Settings of layers without a window, and the base of layers with one: in `rope_parameters` by kind of layer, or
+    in `rope_scaling` and `rope_local_base_freq`."""
     by_kind = raw.get("rope_parameters") or {}
     if not isinstance(by_kind, Mapping) or set(by_kind) - {"full_attention", "sliding_attention"}:
         raise UnsupportedModel(
@@ -47,11 +48,11 @@ def _of_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
             f"{source}: rope type {kind!r} of sliding_attention is not supported; supported: default"
         )
     full = {**(by_kind.get("full_attention") or {}), **(raw.get("rope_scaling") or {})}
-    rope = _of_one_kind({**raw, "rope_scaling": full, "rope_parameters": None}, "", source)
+    rope = _for_one_kind({**raw, "rope_scaling": full, "rope_parameters": None}, "", source)
     return rope._replace(local_theta=number(local, "rope_theta", source))
 
 
-def _of_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
+def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
     given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
         raise CorruptModel(f"{source}: rope_scaling is {given!r}; an object is needed")
