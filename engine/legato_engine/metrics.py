@@ -121,7 +121,7 @@ class WorkerMetrics:
                 self.tls_invalid,
             ),
             "kernel_fallback": (
-                "1 while torch's own operators compute because kernels for the GPU could not be compiled.",
+                "1 while slower operators replace kernels, or have no kernel for a format of weights.",
                 self.kernel_fallback,
             ),
             "transport_fallback": (

@@ -84,7 +84,7 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cores, "release", lambda: released.add(threading.get_ident()))
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=10, rope_scaling=None))
     arena, backend = SimpleNamespace(layout=None, num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
-    silent = {"quantized": lambda weights: "", "products": lambda weights: ""}
+    silent = dict.fromkeys(("quantized", "products", "weights_fallback"), lambda weights: "")
     chosen: Any = SimpleNamespace(name="float32", fallback="", **silent)
     weights, sizes = SimpleNamespace(fingerprint="weights"), ChosenSizes(0, 100, 64)
     runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, cast(Any, weights), sizes)

@@ -55,7 +55,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chunk = CHUNK_TOKENS[device] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
     gpu = gpus.device if gpus else None
     chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
-    chosen = formats.allowed(chosen, engine.on_kernel_failure)
+    chosen = formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)

@@ -76,13 +76,14 @@ def load(
 
 
 def _ready(hello: Hello, model: LoadedModel, carrier: HandoffLink | None, catalog: AdapterCatalog | None) -> Ready:
-    fallbacks = (model.runner.fallback, carrier.kernel_fallback if carrier else "")
+    runner = model.runner
+    fallbacks = (runner.fallback, runner.weights_fallback, carrier.kernel_fallback if carrier else "")
     return Ready(
         hello,
-        model.runner.formats,
+        runner.formats,
         model.vocab_size,
         catalog.offer if catalog is not None else None,
-        next(filter(None, fallbacks), ""),
+        "; ".join(filter(None, fallbacks)),
         carrier.reason if carrier else "",
         carrier is not None and carrier.fallback,
     )

@@ -75,7 +75,7 @@ class Ready(Message, tag="ready", frozen=True):
     formats: str  # chosen number formats, and why
     vocab_size: int
     offer: AdapterOffer | None = None
-    fallback: str = ""  # why kernels for this device are not used
+    fallback: str = ""  # why something slower replaces kernels for this device
     transport_reason: str = ""  # why hand-offs do not use a transport preferred to the one in `hello`
     transport_fallback: bool = False  # the transport is worse than the settings asked for, or than the devices promise
 

@@ -71,11 +71,30 @@ class Formats:
             return None
         return products.choose(checkpoint.grouped_form(name), checkpoint.shape(name), self.dtype, self.chip)
 
+    def weights_fallback(self, checkpoint: Checkpoint) -> str:
+        """The quantized weights that the GPU computes in a slower way than from their codes, or without rounding
+        activations to 8 bits, and why; empty if there are none."""
+        if self.backend != "cuda":
+            return ""
+        names = sorted(checkpoint.quantized() - {_EMBEDDINGS})
+        products = {name: self.product(checkpoint, name) for name in names}
+        dequantized = [name for name, product in products.items() if product is None]
+        wide = [name for name, product in products.items() if product and _keeps_inputs(checkpoint, name, product)]
+        reasons = (
+            (dequantized, f"dequantized, because their codes have no product on {self.chip}"),
+            (
+                wide,
+                f"multiplied with activations of 16 bits instead of 8, for which they have no product on {self.chip}",
+            ),
+        )
+        return "; ".join(f"weights {why}: {_first(named)}" for named, why in reasons if named)
+
     def _form(self, checkpoint: Checkpoint, name: str) -> str:
         """The form of a quantized weight in memory, in words; `{first}` stands for the first weight with that form."""
         to = str(self.dtype).removeprefix("torch.")
         if (product := self.product(checkpoint, name)) is not None:
-            return f"kept as codes (more than {product.most_rows} rows: {product.large_steps.value})"
+            inputs = ", activations of 16 bits" if _keeps_inputs(checkpoint, name, product) else ""
+            return f"kept as codes{inputs} (more than {product.most_rows} rows: {product.large_steps.value})"
         if self.path is not None and self.path.weights is WeightForm.TILES:
             codes = "kept as codes and " if self._code_bytes(checkpoint, name) else ""
             return f"{codes}dequantized to bfloat16"
@@ -144,11 +163,21 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
     return Formats(literal, "cuda", supported[literal], literal, why, chip=gpu.chip)
 
 
-def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
-    """Returns `chosen`. Raises UnusableFormat if torch would replace kernels and the policy forbids that."""
-    if chosen.fallback and on_kernel_failure == "Stop":
-        raise UnusableFormat(f"no compiled kernels: {chosen.fallback}; allowed with onKernelFailure Auto or Torch")
+def allowed(chosen: Formats, checkpoint: Checkpoint, on_kernel_failure: str) -> Formats:
+    """Returns `chosen`. Raises UnusableFormat if something slower would replace kernels and the policy forbids that."""
+    if on_kernel_failure == "Stop" and (fallback := chosen.fallback or chosen.weights_fallback(checkpoint)):
+        raise UnusableFormat(f"no compiled kernels: {fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen
+
+
+def _keeps_inputs(checkpoint: Checkpoint, name: str, product: CodesProduct) -> bool:
+    """True if the product has activations of 16 bits, although the weight was made for 8 bits."""
+    form = checkpoint.grouped_form(name)
+    return form is not None and form.rounds_inputs and not product.fp8
+
+
+def _first(names: list[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _with_kv(chosen: Formats, kv: str, setting: str) -> Formats:

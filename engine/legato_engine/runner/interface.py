@@ -33,13 +33,15 @@ class KVArena(Protocol):
 
 class StepRunner(Protocol):
     """Computes batches in their order. `kv_revision` is equal for workers that may exchange KV; `fallback` is the
-    reason why kernels for its device are not used, or empty. `ahead` is for devices that work asynchronously."""
+    reason why kernels for its device are not used, and `weights_fallback` names quantized weights without a kernel;
+    either may be empty. `ahead` is for devices that work asynchronously."""
 
     layout: KVLayout
     num_blocks: int
     kv_revision: str
     formats: str
     fallback: str
+    weights_fallback: str
 
     @property
     def ahead(self) -> "AheadRunner | None": ...

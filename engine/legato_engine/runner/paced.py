@@ -97,7 +97,7 @@ class PacedRunner:
         self.layout = KVLayout(layers=1, kv_heads=1, block_size=block_size, head_dim=1, dtype="float32")
         self.num_blocks = given.kv_tokens // block_size
         self.arena = PacedArena(self.layout, self.num_blocks)
-        self.fallback = ""
+        self.fallback = self.weights_fallback = ""
         self.formats = f"paced, computes nothing; times of: {given.source}; KV in {self.num_blocks} blocks"
         self.kv_revision = _digest("paced KV", msgspec.json.encode(given).decode(), digest, str(self.layout))
         self.weights = _digest("paced", digest)  # without the profile, which does not change tokens

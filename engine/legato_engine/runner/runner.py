@@ -75,6 +75,7 @@ class Runner:
             memory = f"{quantized}; {memory}"
         self.formats = f"{chosen}; {memory}; {sizes.max_running} sequences of at most {sizes.max_length:,} tokens"
         self.fallback = chosen.fallback
+        self.weights_fallback = chosen.weights_fallback(checkpoint)
         self.kv_revision = _revision(
             checkpoint.fingerprint, repr(model.config.rope_scaling), str(arena.layout), chosen.name,
             chosen.products(checkpoint), "cuda" if gpu else "cpu", str(NUMERICS),
@@ -129,7 +130,7 @@ class Runner:
         config, gpu = checkpoint.config, gpu or backends.gpu(device)
         here = instructions or processor.detect()
         chosen = formats.choose(dtype, here, gpu, config, block_size, fallback, kv_dtype)
-        chosen = formats.allowed(chosen, on_kernel_failure)
+        chosen = formats.allowed(chosen, checkpoint, on_kernel_failure)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         needs = partial(sizing.needs, checkpoint, chosen, chunk_tokens, adapter_values=adapter_values)
         asked = AskedSizes(kv_cache_bytes, max_length, max_batch)

@@ -121,7 +121,7 @@ class Supervisor:
                 self._hub.core_ready(frame)
                 hello = frame.hello
                 if frame.fallback:
-                    self._log("WARNING", f"{frame.fallback}; torch's own operators compute instead, which are slower")
+                    self._log("WARNING", f"kernels fall back to slower operators: {frame.fallback}")
                 why = f" ({frame.transport_reason})" if frame.transport_reason else ""
                 if frame.transport_fallback:
                     self._log("WARNING", f"hand-offs fall back to {hello.transport}{why}")

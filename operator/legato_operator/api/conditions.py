@@ -81,7 +81,7 @@ REASONS = {
     DOWNLOADING: "a pod is downloading its model or an adapter; see its containers' logs, `model` and `adapter-...`",
     HOST_CONFLICT: "an older service has a route for the same host on the same Gateway or class; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
-    KERNEL_FALLBACK: "torch's own operators are used, which are slower than compiled kernels; the message says why",
+    KERNEL_FALLBACK: "slower operators replace compiled kernels, or weights have no kernel; the message says why",
     METRICS_STALE: "a worker or gateway has not reported its load for 30 s, so no pool shrinks; the message names it",
     NODE_UNREACHABLE: "nodes no longer report their pods, which may still run; the message says since when",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",

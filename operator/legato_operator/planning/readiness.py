@@ -176,7 +176,7 @@ def transport(observed: Observed) -> Condition:
 
 
 def kernels(observed: Observed) -> Condition | None:
-    """Returns a condition while torch's operators replace compiled kernels; else None."""
+    """Returns a condition while slower operators replace compiled kernels; else None."""
     states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
     fallen = sorted(f"{name}: {state.kernel_fallback}" for name, state in states if state.kernel_fallback)
     return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, "; ".join(fallen)) if fallen else None

@@ -3,11 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from tiny_models import LLAMA, PROCESSORS
+import torch
+from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint
 
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
 from legato_engine.runner import formats
+from legato_engine.runner.formats import Formats
+from legato_engine.weights.quantization import rounding
+
+FLOATS = RandomCheckpoint(LLAMA)
 
 
 def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
@@ -20,13 +25,13 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     assert (odd.backend, odd.fallback) == ("torch", "head_dim 20 is not a multiple of 32")
     assert "head_dim 20 is not a multiple of 32" in str(odd)
     for policy in ("Auto", "Torch"):
-        assert formats.allowed(odd, policy) is odd
+        assert formats.allowed(odd, FLOATS, policy) is odd
     with pytest.raises(
         UnusableFormat, match=r"^no compiled kernels: head_dim 20 is not a multiple of 32; allowed with"
     ):
-        formats.allowed(odd, "Stop")
+        formats.allowed(odd, FLOATS, "Stop")
     whole = formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16)
-    assert (formats.allowed(whole, "Stop"), whole.path) == (whole, paths.FLOAT32)
+    assert (formats.allowed(whole, FLOATS, "Stop"), whole.path) == (whole, paths.FLOAT32)
     assert formats.choose("BFloat16", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16).fallback == ""
 
 
@@ -66,3 +71,25 @@ def test_kv_in_e4m3_has_a_path_on_every_processor(dtype):
         attention = " and attention in float32" if chosen.name == "int8-bf16" else ""
         assert str(chosen).endswith(f"; KV in float8_e4m3fn{attention} instead")
         assert ("`tiles` would be faster: its KV is bfloat16" in str(chosen)) == (processor.amx and dtype == "auto")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "chip", "hidden_size", "slower", "form"),
+    [
+        ("FP8", "sm_89", 96, None, "kept as codes (more than 32 rows: FP8"),
+        ("FP8", "sm_80", 96, "multiplied with activations of 16 bits instead of 8, for which they have no", "16 bits"),
+        ("Int8", "sm_90", 96, "multiplied with activations of 16 bits instead of 8, for which they have no", "16 bits"),
+        ("FP8", "sm_90", 92, "dequantized, because their codes have no", "without a kernel on sm_90"),
+    ],
+)
+def test_weights_that_a_gpu_computes_in_a_slower_way_are_a_fallback(quantization, chip, hidden_size, slower, form):
+    checkpoint = rounding.rounded(RandomCheckpoint(replace(LLAMA, hidden_size=hidden_size)), quantization)
+    chosen = Formats("bfloat16", "cuda", torch.bfloat16, "bfloat16", "", chip=chip)
+    assert form in chosen.quantized(checkpoint)
+    assert formats.allowed(chosen, checkpoint, "Auto") is chosen
+    if slower is None:
+        assert formats.allowed(chosen, checkpoint, "Stop").weights_fallback(checkpoint) == ""
+        return
+    assert f"weights {slower} product on {chip}: model.layers.0." in chosen.weights_fallback(checkpoint)
+    with pytest.raises(UnusableFormat, match=f"^no compiled kernels: weights {slower}.*; allowed with onKernelFailure"):
+        formats.allowed(chosen, checkpoint, "Stop")
