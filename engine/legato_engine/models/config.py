@@ -9,7 +9,7 @@ from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.layers.rotation import Rotation
 from legato_engine.models import keys, rope
 from legato_engine.models.architectures import ARCHITECTURES
-from legato_engine.models.fields import kinds, number, size
+from legato_engine.models.fields import flag, kinds, number, size
 
 _GEMMA = "Gemma3ForCausalLM"
 _GGUF_ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
@@ -97,7 +97,8 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     rotary = rope.from_huggingface(raw, architecture, source)
     unrotated, gemma = _unrotated_layers(raw, layers, source), architecture == _GEMMA
     scaling = rotary.scaling
-    window = _window(raw, "sliding_window", source) if raw.get("use_sliding_window", True) else None
+    windows = flag(raw, "use_sliding_window", source, True) and raw.get("sliding_window") is not None
+    window = size(raw, "sliding_window", source) if windows else None
     max_length = size(raw, "max_position_embeddings", source)
     if scaling is not None and scaling["rope_type"] == "yarn":
         max_length = max(max_length, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
@@ -115,10 +116,10 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             rope_theta=rotary.theta,
             rope_scaling=scaling,
             rms_norm_eps=number(raw, "rms_norm_eps", source, 1e-6),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            tie_word_embeddings=flag(raw, "tie_word_embeddings", source),
             sliding_window=window,
-            attention_bias=bool(raw.get("attention_bias", False)),
-            mlp_bias=bool(raw.get("mlp_bias", False)),
+            attention_bias=flag(raw, "attention_bias", source),
+            mlp_bias=flag(raw, "mlp_bias", source),
             full_attention=_full_attention(raw, layers, unrotated, window, source),
             partial_rotary_dim=int(head_dim * rotary.partial_factor),
             unrotated_layers=unrotated,
@@ -161,6 +162,7 @@ def from_gguf(
     if raw.get("attention.sliding_window") and name == "olmo2":
         raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
     layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
+    window = "attention.sliding_window"
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocab = len(tokens) if isinstance(tokens, list) else None
     return _checked(
@@ -179,7 +181,7 @@ def from_gguf(
             rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
             # llama.cpp reads no window for other architectures; phi3 has 0 for none.
-            sliding_window=_window(raw, "attention.sliding_window", source) if name == "phi3" else None,
+            sliding_window=size(raw, window, source) if name == "phi3" and raw.get(window) else None,
             partial_rotary_dim=rotated,
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
@@ -195,7 +197,7 @@ def from_gguf(
 
 def _architecture(names: object, source: str) -> str:
     for name in names if isinstance(names, list) else ():
-        if name in ARCHITECTURES:
+        if str(name) in ARCHITECTURES:
             return str(name)
     supported = ", ".join((*ARCHITECTURES, *keys.MULTIMODAL))
     raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {supported}")
@@ -203,13 +205,9 @@ def _architecture(names: object, source: str) -> str:
 
 def _check_model_type(given: object, architecture: str, source: str) -> None:
     """Raises UnsupportedModel if `model_type`, which transformers uses, contradicts `architectures`."""
-    known = {each.model_type for each in keys.KEYS.values()}
+    known = [each.model_type for each in keys.KEYS.values()]
     if given in known and given != keys.KEYS[architecture].model_type:
         raise UnsupportedModel(f"{source}: model_type {given!r} contradicts architectures [{architecture!r}]")
-
-
-def _window(raw: Mapping[str, Any], key: str, source: str) -> int | None:
-    return size(raw, key, source) if raw.get(key) else None
 
 
 def _full_attention(
@@ -218,17 +216,17 @@ def _full_attention(
     """Layers without a window: those that `layer_types` names, or the first `max_window_layers` (Qwen), every
     `sliding_window_pattern`-th (Gemma), or all layers with a rotary embedding (SmolLM3)."""
     types = kinds(raw, "layer_types", layers, source, "full_attention", "sliding_attention")
+    if types is None and "sliding_window_pattern" in raw:
+        pattern = size(raw, "sliding_window_pattern", source)
+        types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
     if types is not None and window is None and "sliding_attention" in types:
-        raise UnsupportedModel(f"{source}: layer_types name sliding_attention, but no window is set")
+        raise UnsupportedModel(f"{source}: layers have sliding_attention, but no window is set (sliding_window)")
     if window is None:
         return ()
     if types is not None:
         return tuple([layer for layer, kind in enumerate(types) if kind == "full_attention"])
     if raw.get("max_window_layers"):
         return tuple(range(min(layers, size(raw, "max_window_layers", source))))
-    if "sliding_window_pattern" in raw:
-        pattern = size(raw, "sliding_window_pattern", source)
-        return tuple(range(pattern - 1, layers, pattern))
     if "no_rope_layer_interval" in raw:
         return tuple([layer for layer in range(layers) if layer not in unrotated])
     return ()

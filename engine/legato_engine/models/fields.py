@@ -7,6 +7,14 @@ from typing import Any
 from legato_engine.errors import CorruptModel, UnsupportedModel
 
 
+def flag(raw: Mapping[str, Any], key: str, source: str, default: bool = False) -> bool:
+    """True or false; null is false. Raises CorruptModel, which names `source` and the key."""
+    value = raw.get(key, default)
+    if value not in (None, False, True):
+        raise CorruptModel(f"{source}: {key} is {value!r}; true or false is needed")
+    return bool(value)
+
+
 def size(raw: Mapping[str, Any], key: str, source: str, default: int | None = None) -> int:
     """A whole number above 0. Raises CorruptModel, which names `source` and the key."""
     value = raw.get(key)
@@ -22,6 +30,14 @@ def number(raw: Mapping[str, Any], key: str, source: str, default: float | None 
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
         raise CorruptModel(f"{source}: {key} is {value!r}; a number above 0 is needed")
     return float(value)
+
+
+def mapping(raw: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    """An object; an empty one if it is missing or null. Raises CorruptModel."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise CorruptModel(f"{source}: {key} is {value!r}; an object is needed")
+    return value or {}
 
 
 def numbers(raw: Mapping[str, Any], key: str, source: str) -> tuple[float, ...]:

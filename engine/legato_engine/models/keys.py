@@ -79,7 +79,8 @@ def of_text(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     text = raw.get("text_config")
     if architecture is None or not isinstance(text, Mapping):
         return None
-    return {**text, "architectures": [architecture]}
+    tied = {key: raw[key] for key in ("tie_word_embeddings",) if key in raw}  # precedes the text model's own
+    return {**text, **tied, "architectures": [architecture]}
 
 
 def read(raw: Mapping[str, Any], architecture: str, source: str) -> dict[str, Any]:

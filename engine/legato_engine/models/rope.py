@@ -5,7 +5,7 @@ from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
-from legato_engine.models.fields import number, numbers, size
+from legato_engine.models.fields import mapping, number, numbers, size
 
 SCALINGS = {  # supported types in a config.json, and the numbers that each requires
     "linear": ("factor",),
@@ -42,20 +42,18 @@ def _for_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
         raise UnsupportedModel(
             f"{source}: rope_parameters are {by_kind!r}; supported: an object for full_attention and sliding_attention"
         )
-    local = {"rope_theta": raw["rope_local_base_freq"], **(by_kind.get("sliding_attention") or {})}
+    local = {"rope_theta": raw["rope_local_base_freq"], **mapping(by_kind, "sliding_attention", source)}
     if (kind := local.get("rope_type", local.get("type", "default"))) != "default":
         raise UnsupportedModel(
             f"{source}: rope type {kind!r} of sliding_attention is not supported; supported: default"
         )
-    full = {**(by_kind.get("full_attention") or {}), **(raw.get("rope_scaling") or {})}
+    full = {**mapping(by_kind, "full_attention", source), **mapping(raw, "rope_scaling", source)}
     rope = _for_one_kind({**raw, "rope_scaling": full, "rope_parameters": None}, "", source)
     return rope._replace(local_theta=number(local, "rope_theta", source))
 
 
 def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
-    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    if not isinstance(given, Mapping):
-        raise CorruptModel(f"{source}: rope_scaling is {given!r}; an object is needed")
+    given = mapping(raw, "rope_scaling", source) or mapping(raw, "rope_parameters", source)
     if any(isinstance(value, Mapping) for value in given.values()):
         raise UnsupportedModel(
             f"{source}: rope_parameters for each kind of layer are not supported: {', '.join(given)}"
@@ -64,8 +62,8 @@ def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rop
     scaling = {"original_max_position_embeddings": length} | dict(given)
     if raw.get("original_max_position_embeddings") is not None:
         scaling["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
-    theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
-    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    theta = number({"rope_theta": raw.get("rope_theta", 10000.0)} | scaling, "rope_theta", source)
+    kind = str(scaling.pop("rope_type", None) or scaling.pop("type", "default"))
     part = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     if architecture == _PHI:
         kind = "longrope" if kind in ("su", "yarn") else kind  # earlier names
@@ -75,7 +73,7 @@ def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rop
     else:
         rotated = 1.0
     if kind == "default":
-        return Rope(float(theta), None, rotated)
+        return Rope(theta, None, rotated)
     if kind not in SCALINGS:
         allowed = ", ".join(SCALINGS)
         raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
@@ -86,7 +84,7 @@ def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rop
         values |= _yarn(scaling, values["factor"], source)
     if kind == "longrope":
         values |= _longrope(scaling, length, source)
-    return Rope(float(theta), {"rope_type": kind} | values, rotated)
+    return Rope(theta, {"rope_type": kind} | values, rotated)
 
 
 def _yarn(given: Mapping[str, Any], factor: float, source: str) -> dict[str, Any]:
@@ -112,7 +110,8 @@ def _mscale(factor: float, share: float) -> float:
 
 
 def _longrope(given: Mapping[str, Any], length: int, source: str) -> dict[str, Any]:
-    original = number(given, "original_max_position_embeddings", source)
+    if (original := number(given, "original_max_position_embeddings", source)) <= 1:
+        raise CorruptModel(f"{source}: original_max_position_embeddings is {original}; a number above 1 is needed")
     if given.get("attention_factor") is not None:
         attention = number(given, "attention_factor", source)
     else:

@@ -13,8 +13,8 @@ from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.quantization import folder as quantized_folder
 from legato_engine.weights.quantization import rounding
 
-# A copy of tied embeddings, a constant in old files, and scales that only KV in e4m3 needs (`kv_scales`).
 _EMBEDDINGS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+# A copy of tied embeddings, a constant in old files, and scales that only KV in e4m3 needs (`kv_scales`).
 _OPTIONAL = (_HEAD, ".rotary_emb.inv_freq", ".k_scale", ".v_scale", ".kv_scale")
 
 
@@ -22,8 +22,8 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
     """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config. `quantization` is
     the format that linear layers are rounded to while they are loaded: None, FP8 or Int8.
 
-    Reads only headers and a second head; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
-    UnsupportedFormat, MissingTensor or WrongShape.
+    Reads headers, and a head besides tied embeddings; the tensors are mapped. Raises ModelError: ModelNotFound,
+    CorruptModel, UnsupportedModel, UnsupportedFormat, MissingTensor or WrongShape.
     """
     path = Path(path)
     checkpoint = _open(path)

@@ -136,6 +136,17 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"num_hidden_layers": 3}, errors.MissingTensor, r"layers\.2"),
         ({"num_hidden_layers": 1}, errors.UnsupportedModel, r"layers\.1.*no place"),
         ({"tie_word_embeddings": False}, errors.MissingTensor, "lm_head"),
+        ({"tie_word_embeddings": "false"}, errors.CorruptModel, "tie_word_embeddings is 'false'; true or false"),
+        ({"rope_theta": -1.0}, errors.CorruptModel, "rope_theta is -1.0"),
+        ({"rope_scaling": "linear"}, errors.CorruptModel, "rope_scaling is 'linear'; an object"),
+        (GEMMA | {"rope_scaling": [2.0]}, errors.CorruptModel, "rope_scaling is .*; an object"),
+        (GEMMA | {"sliding_window": None}, errors.UnsupportedModel, "no window is set"),
+        (PHI | {"sliding_window": 0}, errors.CorruptModel, "sliding_window is 0"),
+        (
+            PHI | {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 1},
+            errors.CorruptModel,
+            "original_max_position_embeddings is 1.* above 1",
+        ),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(

@@ -185,6 +185,17 @@ def test_a_vector_does_not_hold_the_mapped_file(smollm2):
     assert own.data_ptr() != mapped.data_ptr()
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_head_that_differs_from_the_embeddings_counts_although_the_config_ties_them(
+    tmp_path: Path, own: bool
+) -> None:
+    """As in transformers. A copy is not kept twice."""
+    tensors = files.write_folder(tmp_path)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + own
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert open_weights(tmp_path).config.tie_word_embeddings is not own
+
+
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path, prefix: str) -> None:
     tensors = files.write_folder(tmp_path, "Gemma3ForCausalLM")
@@ -194,6 +205,7 @@ def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path
     save_file(renamed | images, tmp_path / "model.safetensors")
     whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "hidden_size": 1}
     text = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "gemma3_text"}
+    whole, text = whole | {"tie_word_embeddings": True}, text | {"tie_word_embeddings": False}
     (tmp_path / "config.json").write_text(json.dumps(whole | {"text_config": text, "vision_config": {}}))
 
     found = open_weights(tmp_path)
