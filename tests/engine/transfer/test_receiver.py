@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, ROOT, TOKENS
 
-from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
+from legato_engine.transfer.device.interface import POLL_INTERVAL
+from legato_engine.transfer.fakes.late_device import LateEvent
+from legato_engine.transfer.session.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.session.lifecycle import SessionState
 from legato_protocol.wire import handoff
 
@@ -20,6 +22,18 @@ def test_each_grant_has_a_serial_of_its_own(pair):
     pair.grant(table=[0])
     pair.run()
     assert grants == [handoff.Grant(*NAME, (1, 4, 2, 5), 1, 1.0, 1), handoff.Grant(*NAME, (0,), 0, 1.0, 2)]
+
+
+def test_a_grant_waits_for_steps_that_may_write_to_its_blocks(pair):
+    """Blocks that a sequence gave up are granted at once, while its last step is still under way on the device."""
+    event = LateEvent()
+    pair.receiver.agent.after_step(event)
+    pair.begin()
+    assert not pair.sender.events(Granted)
+    assert pair.receiver.agent.next_timer() == POLL_INTERVAL
+    event.passed = True
+    pair.run()
+    assert pair.sender.events(Granted)
 
 
 def test_a_revocation_names_the_grant_that_is_meant(pair):

@@ -1,10 +1,12 @@
 """Random schedules with scripted faults: never a wrong token, never a hang, never a leak.
 
 Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
-receiver holds a part already, grants that are taken back and given again, rooms that are used again. A freed block is
-overwritten at once, so that whoever reads or writes too late is found out by the bytes.
+receiver holds a part already, grants that are taken back and given again, rooms that are used again, steps whose
+device writes later than they return. A freed block is overwritten at once, so that whoever reads too early, or reads or
+writes too late, is found out by the bytes.
 """
 
+import ctypes
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,7 +17,9 @@ from budget import times
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, Side
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from staged_arena import UNUSED
 
+from legato_engine.transfer.fakes.late_device import LateStream
 from legato_engine.transfer.fakes.memory import Faults, Network
 from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_protocol.wire import block_hash
@@ -59,17 +63,36 @@ class Job:
         return np.frombuffer((block_hash.child(ROOT, part) * 4)[:BLOCK_BYTES], np.uint8)
 
 
+class WatchedLink:
+    """Refuses a put of a block that was not written yet, or not copied to where it is sent from."""
+
+    def __init__(self, link):
+        self._link = link
+
+    def __getattr__(self, name):
+        return getattr(self._link, name)
+
+    def put(self, connection, spans, tag):
+        for span in spans:
+            sent = ctypes.string_at(span.local, span.length)
+            for at in range(0, span.length, BLOCK_BYTES):
+                assert {*sent[at : at + BLOCK_BYTES]} not in ({FREE}, {UNUSED}), "a block was put before it was written"
+        self._link.put(connection, spans, tag)
+
+
 class Worker(Side):
     """A worker with an arena, a free list, and the least core that can be."""
 
-    def __init__(self, network, name, epoch, random, device):
+    def __init__(self, network, name, epoch, random, device, checksum):
         self.free = list(range(BLOCKS))
         random.shuffle(self.free)
         self.held = {}
         slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
         late = {"staged": {"staged": (random, *slots)}, "direct": {"direct": (random, slots[-1])}}.get(device, {})
-        super().__init__(network, name, FREE, epoch=epoch, **late)
+        super().__init__(network, name, FREE, epoch=epoch, checksum=checksum, **late)
         self.bytes = self.arena.numpy()
+        self.device = LateStream(network, random, random.choice([0.0, 0.3, 1.0]))
+        self.agent._sender._queue._source._link = WatchedLink(self.link)
 
     def take(self, key, count):
         if len(self.free) < count:
@@ -93,6 +116,7 @@ class World:
         self.random = Random(seed)
         self.device = device
         self.network = Network(self.random, faults)
+        self.checksum = bool(faults.corrupt_put) or self.random.random() < 0.5
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
         self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
@@ -100,7 +124,7 @@ class World:
 
     def start(self, index):
         self.generation += 1
-        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random, self.device)
+        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random, self.device, self.checksum)
 
     def job(self, room):
         draw = self.random
@@ -235,12 +259,18 @@ class World:
 
     def send(self, worker, job):
         """Computes all, pushes in two parts, finishes. Without room of its own the sender gives up."""
-        blocks = worker.take(("out", job.room, job.attempt), job.blocks)
+        key = ("out", job.room, job.attempt)
+        blocks = worker.take(key, job.blocks)
         if blocks is None:
             worker.agent.abort(job.room, "no blocks")
             return
-        for index, block in enumerate(blocks):
-            worker.bytes[block] = job.content(index)
+
+        def write():
+            if worker.held.get(key) is blocks:
+                for index, block in enumerate(blocks):
+                    worker.bytes[block] = job.content(index)
+
+        worker.agent.after_step(worker.device.begin(write))
         full = len(job.tokens) // BLOCK
         hashes = block_hash.chain(job.packed, BLOCK, ROOT)
         part = full // 2
@@ -342,7 +372,7 @@ def test_no_token_is_wrong_and_nothing_hangs_or_leaks_when(kind):
 @pytest.mark.parametrize("device", ["", "staged", "direct"])
 def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
-    world = World(11, Faults(delay=0.05), device)
+    world = World(22, Faults(delay=0.05), device)
     for job in world.jobs:
         job.acts.clear()
     world.run([])

@@ -87,6 +87,8 @@ def test_calls_are_about_the_attempt_that_was_expected_last(pair):
     pair.hand_over()
     assert [event.attempt for event in pair.receiver.events(Arrived)] == [2]
     assert [event.attempt for event in pair.sender.events(Committed)] == [2]
+    counts = pair.sender.agent.counts()
+    assert (counts.committed, counts.bytes_sent) == (1, 4 * BLOCK_BYTES)
 
 
 # finish
