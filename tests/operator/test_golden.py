@@ -55,6 +55,26 @@ def test_objects_belong_to_their_service(case):
 
 
 @pytest.mark.parametrize("case", golden.CASES)
+def test_objects_choose_pods_of_their_service_only(case):
+    """By a label that no others have, and others that some of its pods have."""
+    name = golden.Golden(case).service.metadata.name
+    pods = [item.get("spec", {}).get("template", item)["metadata"]["labels"] for item in stored(case)]
+    chosen = [selector for item in stored(case) for selector in _selectors(item.get("spec", {}))]
+    assert len(chosen) > 5
+    for selector in chosen:
+        assert selector["serving.legato.dev/service"] == name
+        assert any(selector.items() <= labels.items() for labels in pods), selector
+
+
+def _selectors(spec):
+    """By which an object chooses pods of its namespace."""
+    peers = [peer for rule in spec.get("ingress", ()) if "from" in rule for peer in rule["from"]]
+    others = [peer["podSelector"] for peer in peers if "namespaceSelector" not in peer]
+    found = [spec.get("selector") or spec.get("podSelector"), *others]
+    return [selector.get("matchLabels", selector) for selector in found if selector]
+
+
+@pytest.mark.parametrize("case", golden.CASES)
 def test_processes_accept_what_they_are_started_with(case):
     variables = {"LEGATO_POD_NAME": "pod", "LEGATO_POD_IP": "10.0.0.1", "LEGATO_POD_REVISION": "abc"}
     deadline = golden.Golden(case).service.spec.drain.deadline

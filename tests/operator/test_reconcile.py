@@ -7,8 +7,6 @@ from pathlib import Path
 
 import psutil
 
-from legato_operator.cluster import is_leaving
-
 
 async def test_service_becomes_ready_and_its_end_leaves_nothing(f, build):
     """Two workers and a gateway, which ends first; the token is a Secret; conditions say so."""
@@ -32,21 +30,6 @@ async def test_service_becomes_ready_and_its_end_leaves_nothing(f, build):
     assert gone[0] == "demo-gateway-0"
     for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
         await f.wait(lambda kind=kind: f.has_none(kind))
-
-
-async def test_scale_down_drains_the_idlest_before_it_is_deleted(f, build):
-    f.steer("demo-decode-0", "busy", "1")
-    f.steer("demo-decode-1", "busy", "3")
-    await f.apply(build())
-    await f.wait(f.is_ready)
-    await f.scale("decode", 2)
-    await f.wait(lambda: f.has("decode", "demo-decode-0", "demo-decode-1"))
-    await f.scale("decode", 1)
-    await f.wait((f.folder / "demo-decode-0.drained").exists)
-    assert not is_leaving((await f.pods())["demo-decode-0"]), "still busy: it must not be deleted yet"
-    f.steer("demo-decode-0", "busy", "0")
-    await f.wait(lambda: f.has("decode", "demo-decode-1"))
-    assert not (f.folder / "demo-decode-1.drained").exists()
 
 
 async def test_changed_settings_roll_out_without_a_gap(f, build):

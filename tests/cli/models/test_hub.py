@@ -183,12 +183,6 @@ def test_anything_but_a_commit_of_a_repository_is_refused(repo, commit, tmp_path
         resolve(tmp_path, spec=f"hf:{repo}@{commit}")
 
 
-def test_a_branch_is_refused_by_the_command(server, prepare):
-    code, _, err = prepare(commit="main")
-    assert (code, server.asked) == (2, [])
-    assert "not a valid revision: main (a commit of 40 hex digits" in err
-
-
 def test_the_newest_commit_of_a_repository_is_served(server, legato):
     """`legato up OWNER/NAME` takes it, and the download is of exactly that commit."""
     code, _, err = legato("up", REPO, "--print")

@@ -40,7 +40,7 @@ def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(world)
 def test_a_deadline_is_reported_during_a_step(world):
     worker = world.worker("u", step_turns=lambda: 50)
     world.generate(worker, deadline=5.0, turns=10)
-    assert [failed.code for failed in worker.failures()] == ["deadline"]
+    assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("r", "deadline", False)]
 
 
 def test_a_step_under_way_is_reported_with_the_time_that_it_should_take(world):

@@ -86,17 +86,6 @@ def served(frames):
     return sum(each.prompt for each in services), sum(each.output for each in services)
 
 
-def test_tokens_that_a_tenant_was_served_through_one_gateway_are_reported_to_others(world, worker):
-    """Each token once: of the prompt when it was computed, of the answer when it was emitted."""
-    worker.send(joined=(world.gateway, OTHER))
-    world.run(1)
-    worker.send(Generate("r", 1, of_tenant(world, max_tokens=6)))
-    world.run()
-    assert served(worker.heard) == (0, 0)
-    assert served(worker.others[OTHER]) == (len(world.prompt), 6)
-    assert set(worker.status.totals.tokens_by_tenant) == {"a"}
-
-
 def test_prompts_and_answers_count_where_they_are_computed(world):
     prefill, decode = world.worker("p"), world.worker("d")
     for worker in (prefill, decode):
@@ -104,13 +93,6 @@ def test_prompts_and_answers_count_where_they_are_computed(world):
     world.run(1)
     world.hand_off(prefill, decode, of_tenant(world, max_tokens=6), turns=40)
     assert [served(worker.others[OTHER]) for worker in (prefill, decode)] == [(len(world.prompt), 0), (0, 6)]
-
-
-def test_a_deadline_ends_a_sequence_with_a_typed_failure(world, worker):
-    world.generate(worker, deadline=8.0, max_tokens=150, turns=12)
-    (failed,) = worker.failures()
-    assert (failed.id, failed.code, failed.retry) == ("r", "deadline", False)
-    assert worker.used == 0
 
 
 def test_a_paused_sequence_makes_no_tokens_until_it_goes_on(world, worker):

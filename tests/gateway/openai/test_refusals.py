@@ -106,6 +106,8 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt": ""}, "prompt", None),
     ({"prompt": [300]}, "prompt", None),
     ({"prompt": [-1]}, "prompt[0]", None),
+    ({"prompt": "x" * 1000}, "prompt", "context_length_exceeded"),
+    ({"prompt": "x" * 990, "max_tokens": 11}, "prompt", "context_length_exceeded"),
 ]
 
 
@@ -140,13 +142,6 @@ async def test_every_wrong_bias_is_named(gateway):
         message = check(gateway, await gateway.chat(logit_bias=biases), 400, "logit_bias")
         assert ([text in message for text in named], others in message) == ([True] * len(named), False)
         assert len(message) < 1000
-
-
-async def test_a_prompt_beyond_the_context_is_refused_with_numbers(gateway):
-    for fields in ({"prompt": "x" * 1000}, {"prompt": "x" * 990, "max_tokens": 11}):
-        message = check(gateway, await gateway.complete(**fields), 400, "prompt", "context_length_exceeded")
-        assert message.startswith("This model's maximum context length is 1000 tokens")
-        assert str(len(fields["prompt"])) in message
 
 
 async def test_unknown_paths_and_methods_have_openais_shape_too(gateway):

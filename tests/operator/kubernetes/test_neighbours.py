@@ -2,22 +2,7 @@
 
 import pytest
 
-from legato_operator.manifests import common
-
 SERVICE = "serving.legato.dev/service"
-
-
-async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, operator, build):
-    await s.serve(build(), "demo", "demo-2")
-    for name, other in (("demo", "demo-2"), ("demo-2", "demo")):
-        mine, theirs = await _labels_of_pods(s, name), await _labels_of_pods(s, other)
-        for selector in await _selectors(s, name):
-            assert any(selector.items() <= labels.items() for labels in mine), selector
-            assert not any(selector.items() <= labels.items() for labels in theirs), selector
-    assert await s.secret("demo-token") != await s.secret("demo-2-token")
-    before = await _objects(s, "demo")
-    await s.end("demo-2")
-    assert (await _objects(s, "demo"), await s.ready()) == (before, True)
 
 
 @pytest.mark.parametrize(
@@ -69,38 +54,3 @@ def _stranger(s, role, name):
     metadata = {"name": name, "namespace": s.name, "labels": labels}
     spec = {"containers": [{"name": "worker", "image": "another:1", "ports": ports}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-async def _labels_of_pods(s, service):
-    found = (await s.cluster.list("Pod", s.name, {SERVICE: service})).items
-    assert len(found) >= 3
-    return [pod["metadata"]["labels"] for pod in found]
-
-
-async def _selectors(s, service):
-    """By which Services, budgets, policies, the Deployment and the pools choose pods."""
-    found = []
-    for kind in common.OWNED_KINDS:
-        for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
-            spec = item.get("spec", {})
-            chosen = spec.get("selector") or spec.get("podSelector") or item.get("status", {}).get("selector")
-            if isinstance(chosen, str):
-                chosen = dict(pair.split("=") for pair in chosen.split(","))
-            if chosen:
-                found.append(chosen.get("matchLabels", chosen))
-            for rule in spec.get("ingress", ()):
-                peers = [peer for peer in rule.get("from", ()) if "namespaceSelector" not in peer]
-                found += [peer["podSelector"]["matchLabels"] for peer in peers]
-    assert len(found) >= 10
-    return found
-
-
-async def _objects(s, service):
-    """Returns the UID and the generation of each object that a service owns, by name."""
-    found = {}
-    for kind in ("Pod", *common.OWNED_KINDS):
-        for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
-            metadata = item["metadata"]
-            applied = metadata.get("annotations", {}).get(common.ANNOTATION_APPLIED)
-            found[kind, metadata["name"]] = (metadata["uid"], applied)
-    return found

@@ -6,14 +6,12 @@ import pytest
 import release
 import yaml
 
-from legato_operator.api import conditions
 from legato_operator.cluster import Ref, uid_of
 from legato_operator.observing import ownership
 
 DOCS = Path(__file__).parents[3] / "docs"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
-EVICTED, REFUSED = 201, 429
 
 pytestmark = release.NEEDED
 
@@ -33,22 +31,6 @@ async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(
         await s.wait(lambda: _has(s, 2))
         assert await s.scalers() == ["kube-controller-manager"]
         await s.wait(lambda: _is_counted(s, 2))
-
-
-async def test_budget_follows_what_the_pool_gets_and_not_the_desired_replicas(s, operator, build):
-    """With 4 desired and a maximum of 2, no drain would end; with 1 desired and a minimum of 2, both could go. The
-    desired replicas stay as they are. A node can be drained, one worker at a time.
-    """
-    await s.serve(build(scaling=EXTERNAL | {"decode": {"min": 2, "max": 2}}))
-    for replicas in (4, 1):
-        await s.scale(replicas)
-        await s.wait(lambda: s.condition("Progressing"), ("False", conditions.CAPPED))
-        await s.wait(lambda: _has_workers(s, 2))
-        await s.wait(lambda: _allows(s, 1))
-        assert ((await _pool(s))["spec"]["replicas"], await s.scalers()) == (replicas, ["kubectl"])
-    s.kubelet.asleep.add("demo-decode-1")  # nothing takes the evicted worker's place in time
-    assert await _evict(s, "demo-decode-1") == EVICTED
-    assert await _evict(s, "demo-decode-0") == REFUSED
 
 
 async def test_budget_is_counted_again_when_a_rollout_has_ended(s, operator, build):
@@ -136,12 +118,6 @@ async def _allows(s, disruptions):
     status = found.get("status", {})
     current = status.get("observedGeneration") == found["metadata"]["generation"]
     return current and status["disruptionsAllowed"] == disruptions
-
-
-async def _evict(s, name):
-    """The API server's answer to an eviction, as `kubectl drain` sends it."""
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": s.name}}
-    return (await s.call("POST", f"pods/{name}/eviction", eviction))[0]
 
 
 async def _controllers(s):
