@@ -30,8 +30,6 @@ from legato_telemetry import switch
 
 ReasoningSetting = Literal["Auto", "Think", "Mistral", "Off"]
 _KUBECONFIG: Final = "KUBECONFIG"  # the name that all clients of Kubernetes use
-
-
 _MOST: Final = 10**12
 _MOST_WEIGHT: Final = 1000.0
 
@@ -58,7 +56,7 @@ def _quota(text: str) -> tuple[str, int]:
 class GatewaySettings:
     """Times in seconds. Workers come from a file, from a Service, or by name; otherwise there are none.
 
-    Annotations are the kind and the help of a field's flag, see `flags.of`.
+    Annotations are the kind and the help of a field's flag, see `flags.from_annotations`.
     """
 
     model: Annotated[str, text("MODEL"), "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used"]
@@ -251,7 +249,7 @@ class GatewaySettings:
         return self.internal_tls_mode != "Strict"
 
 
-_FLAGS: Final = flags.of(GatewaySettings)
+_FLAGS: Final = flags.from_annotations(GatewaySettings)
 
 
 def add_flags(parser: ArgumentParser) -> None:

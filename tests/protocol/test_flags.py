@@ -99,7 +99,7 @@ class Annotations:
 
 
 def test_annotations_of_fields_are_flags():
-    most, host, policy = flags.of(Annotations)
+    most, host, policy = flags.from_annotations(Annotations)
     assert (most.name, most.dest, most.kind.metavar, most.help) == ("--most-hosts", "most_hosts", "COUNT", "most hosts")
     assert host == Flag("--host", flags.HOST, "a host", "hosts", repeated=True)
     assert (policy.kind.metavar, policy.kind.words, policy.help) == (

@@ -100,7 +100,7 @@ def kubernetes_name(metavar: str) -> ValueKind[str]:
     return ValueKind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
 
 
-def of(settings: type[Any]) -> tuple[Flag, ...]:
+def from_annotations(settings: type[Any]) -> tuple[Flag, ...]:
     """Returns the flags of a settings class: one for each field annotated with a kind of value and a help text.
 
     The kind of a `Literal` is the word for its values in help; a help text that ends with a colon lists them. A further

@@ -1,7 +1,7 @@
 """Rules of the model's source, its adapters, and the engine."""
 
 from legato_operator.api.resources import Engine, InferenceService
-from legato_operator.api.rules.rule import Rule, exactly_one, no_way_up, no_ways_up
+from legato_operator.api.rules.rule import Rule, exactly_one, no_traversal, no_traversal_in_entries
 from legato_operator.api.spec.model import Model
 
 _PLACES = ("huggingFace", "pvc", "path", "image")  # of the files of models and adapters
@@ -34,11 +34,11 @@ def _has_format_of_kv(engine: Engine) -> bool:
 
 RULES = (
     exactly_one("spec.model.source", "", "builtin", *_PLACES),
-    no_way_up("spec.model.source", "path"),
-    no_way_up("spec.model.source.pvc", "path"),
-    no_way_up("spec.model.source.huggingFace", "nodeCache"),
+    no_traversal("spec.model.source", "path"),
+    no_traversal("spec.model.source.pvc", "path"),
+    no_traversal("spec.model.source.huggingFace", "nodeCache"),
     exactly_one("spec.model", "adapters", *_PLACES, entries="source", of=" for each adapter's source"),
-    no_ways_up("spec.model", "adapters", "source.path", "source.pvc.path"),
+    no_traversal_in_entries("spec.model", "adapters", "source.path", "source.pvc.path"),
     Rule(
         at="spec.model",
         field="adapters",
@@ -64,7 +64,7 @@ RULES = (
         "!has(a.maxRank) || a.maxRank <= (has(self.maxAdapterRank) ? self.maxAdapterRank : 64))",
     ),
     exactly_one("spec.model", "adapterVolumes", "claim", "path", entries="", of=" for each"),
-    no_ways_up("spec.model", "adapterVolumes", "path"),
+    no_traversal_in_entries("spec.model", "adapterVolumes", "path"),
     Rule(
         at="spec.engine",
         field="hangTimeout",

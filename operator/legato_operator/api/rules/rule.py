@@ -10,8 +10,8 @@ from pydantic.alias_generators import to_snake
 from legato_operator.api.spec.compute_resources import Resources
 
 _attribute = functools.cache(to_snake)
-_WAY_UP = "matches('(^|/)[.][.](/|$)')"  # in CEL
-_NOTHING: tuple[object, ...] = (None, {}, Resources())
+_TRAVERSES = "matches('(^|/)[.][.](/|$)')"  # a call in CEL: true if a path contains `..`
+_UNSET: tuple[object, ...] = (None, {}, Resources())
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ def value_at(part: Any, path: str) -> Any:
     return part
 
 
-def no_way_up(at: str, field: str) -> Rule:
+def no_traversal(at: str, field: str) -> Rule:
     """Returns the rule that a path contains no `..`, which could leave the volume: Kubernetes refuses such mounts."""
     return Rule(
         at=at,
         field=field,
         message="must not contain ..",
         holds=lambda given: _stays_below(value_at(given, field)),
-        cel=f"!has(self.{field}) || !self.{field}.{_WAY_UP}",
+        cel=f"!has(self.{field}) || !self.{field}.{_TRAVERSES}",
     )
 
 
-def no_ways_up(at: str, field: str, *paths: str) -> Rule:
+def no_traversal_in_entries(at: str, field: str, *paths: str) -> Rule:
     """Returns the rule that none of these `paths` in each entry of a list contains `..`."""
     optional = {path: [".".join(path.split(".")[:end]) for end in range(1, path.count(".") + 2)] for path in paths}
     unset = {path: " || ".join(f"!has(each.{part})" for part in parts) for path, parts in optional.items()}
-    below = " && ".join(f"({missing} || !each.{path}.{_WAY_UP})" for path, missing in unset.items())
+    below = " && ".join(f"({missing} || !each.{path}.{_TRAVERSES})" for path, missing in unset.items())
     return Rule(
         at=at,
         field=field,
@@ -94,7 +94,7 @@ def exactly_one(at: str, field: str, *names: str, entries: str | None = None, of
 def only_in_pods(path: str, message: str) -> Rule:
     """Returns the rule, without CEL, that a field must be unset where pods are processes of one machine."""
     at, _, field = path.rpartition(".")
-    return Rule(at=at, field=field, message=message, holds=lambda given: value_at(given, field) in _NOTHING)
+    return Rule(at=at, field=field, message=message, holds=lambda given: value_at(given, field) in _UNSET)
 
 
 def _stays_below(path: str | None) -> bool:
