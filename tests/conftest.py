@@ -19,8 +19,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # Triton's kernels are interpreted. Read when a kernel is defined.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Files that run in a row in one process, and the name of what they share there. Tests of whole services also have
-# deadlines that two would miss on the same cores. They often wait; other processes run other files meanwhile.
+# Files that run in sequence in one process, by the name of the fixture that they share there. Tests of whole services
+# also have deadlines, which two of them would miss on the same cores. While they wait, other processes run other files.
 SHARING = {
     "tests/system/": "service",
     "tests/gateway/tokenizer/": "tokenizer by transformers",

@@ -48,13 +48,13 @@ def check_rotation(
     results = found[real, : heads * dim].view(len(real), heads, dim), keys
     for part, norm, result in zip(parts[:2], norms, results, strict=True):
         normed = part if norm is None else naive_rms_norm.rms_norm(part, norm.cpu(), EPS)
-        turned = naive_rope.rotate(normed, *(each[positions[real].long()] for each in (angles.cos(), angles.sin())))
+        rotated = naive_rope.rotate(normed, *(each[positions[real].long()] for each in (angles.cos(), angles.sin())))
         if scales is not None and result is keys:
-            turned = float8.decode(float8.encode(turned, scales[0][:, None]), scales[0][:, None])
-            assert (result != turned).sum() <= 1 + result.numel() // 20  # where a number is halfway between two codes
-            torch.testing.assert_close(result, turned, rtol=0.13, atol=float(scales.max()) / 256)
+            rotated = float8.decode(float8.encode(rotated, scales[0][:, None]), scales[0][:, None])
+            assert (result != rotated).sum() <= 1 + result.numel() // 20  # where a number is halfway between two codes
+            torch.testing.assert_close(result, rotated, rtol=0.13, atol=float(scales.max()) / 256)
         else:
-            close(result, turned)
+            close(result, rotated)
     naive_rope.write_kv(keys, parts[2], expected[:, -1], where, scales)
     assert torch.equal(written, expected)
     before[real, : heads * dim] = found[real, : heads * dim]

@@ -133,8 +133,8 @@ def test_norm_and_gate_make_no_number_of_what_is_none(bits):
 )
 @pytest.mark.parametrize("kind", [np.float32, np.uint16, np.uint8])
 def test_rotation_and_write(tokens, dim, pairs, kind):
-    """Queries and keys are turned, as a whole or in part; an arena in bfloat16 or e4m3 gets the
-    nearest, ties to even."""
+    """Queries and keys are rotated, as a whole or in part; an arena in bfloat16 or e4m3 gets the nearest numbers, with
+    ties to even."""
     qkv, angles = normal(tokens, 7, dim), torch.randn(200, pairs)
     qkv[0, 5, :2] = 1 + 2**-8, 1 + 3 * 2**-8  # halfway between two of bfloat16
     positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
@@ -159,7 +159,8 @@ def test_rotation_and_write(tokens, dim, pairs, kind):
 
 
 def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
-    """Every code, halfway to the next and next to that; far beyond the largest, and what is no number."""
+    """Every code, and numbers halfway to the next code and next to that; numbers far beyond the largest, infinity and
+    NaN."""
     halfway = ((float8.NUMBERS[1:] + float8.NUMBERS[:-1]) / 2).numpy().astype(np.float32)
     around = [np.nextafter(halfway, np.float32(to)) for to in (0, np.inf)]
     beyond = np.array([448, 464, 479.9, 480, 1e30, 3.4e38, np.inf, 1e-30, 1e-45], np.float32)

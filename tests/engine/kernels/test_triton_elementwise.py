@@ -117,7 +117,7 @@ def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, l
 
 
 def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
-    """Those of a value that is written: its keys are zeros."""
+    """The numbers are written as values; keys are zeros."""
     halfway = (float8.NUMBERS[1:] + float8.NUMBERS[:-1]).float() / 2
     around = [halfway.nextafter(torch.tensor(to)) for to in (0.0, torch.inf)]
     beyond = torch.tensor([464, 480, 1e30, 3.4e38, torch.inf, torch.nan, 1e-30, 1e-45, 0.0])

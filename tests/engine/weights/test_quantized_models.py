@@ -112,7 +112,7 @@ def test_a_gpu_computes_from_codes(sequences, oracle_of, tmp_path: Path, name: s
     ("fp8, blocks", "float32", "by Triton"), ("float-quantized, tensor", "bfloat16", "by torch._scaled_mm"),
 ])  # fmt: skip
 def test_larger_steps_have_activations_in_fp8(tmp_path: Path, name: str, dtype: str, text: str) -> None:
-    """Steps of up to 32 rows do not. Workers that differ in it exchange no KV."""
+    """Steps of up to 32 rows do not. Workers with and without such activations do not exchange KV."""
     folders.write(tmp_path, folders.KINDS[name])
     checkpoint, gpus = open_weights(tmp_path), [Interpreted(2, chip) for chip in ("sm_80", "sm_89")]
     for gpu in gpus:
