@@ -22,6 +22,12 @@ from legato_cli.simulate import arguments as simulate
 from legato_cli.ui import command as ui
 from legato_protocol.settings.flags import SettingsError
 
+FAILED = 1
+BAD_ARGUMENTS = 2
+CANNOT_RUN = 2  # as of a bad setting: trying again does not help
+INTERRUPTED = 130  # as shells say it
+READER_LEFT = 141  # by SIGPIPE
+
 
 class Command(Protocol):
     """A module of a subcommand. It may also have a DESCRIPTION."""
@@ -59,11 +65,6 @@ COMMANDS: Mapping[str, Command] = {
     "gateway": gateway,
     "operator": operator,
 }
-FAILED = 1
-BAD_ARGUMENTS = 2
-CANNOT_RUN = 2  # as of a bad setting: trying again does not help
-INTERRUPTED = 130  # as shells say it
-READER_LEFT = 141  # by SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):

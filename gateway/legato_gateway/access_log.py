@@ -20,6 +20,15 @@ from legato_gateway.errors import GatewayError, Refused
 
 REQUEST_ID: Final = b"x-request-id"
 _ALLOWED: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+AccessLogFormat = Literal["Text", "JSON", "Off"]
+ENTRY: Final = "legato.access"  # key of a scope: a generation fills in the entry
+SPAN: Final = "legato.span"  # key of a scope: the open span of a traced request
+LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/health", "/ping"})
+LONGEST_PATH: Final = 200
+LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all log lines of a gateway, so that filters match
+CLIENT_LEFT: Final = 499  # the status that proxies log for it; nobody reads it
+_COMMON: Final = ("time", "method", "path", "status", "seconds")
+_log = logging.getLogger("legato.access")
 
 
 def client_request_id(scope: Scope) -> str | None:
@@ -47,18 +56,6 @@ class EchoRequestId:
             await send(message)
 
         await self._app(scope, receive, echoing)
-
-
-AccessLogFormat = Literal["Text", "JSON", "Off"]
-
-ENTRY: Final = "legato.access"  # key of a scope: a generation fills in the entry
-SPAN: Final = "legato.span"  # key of a scope: the open span of a traced request
-LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/health", "/ping"})
-LONGEST_PATH: Final = 200
-LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all log lines of a gateway, so that filters match
-CLIENT_LEFT: Final = 499  # the status that proxies log for it; nobody reads it
-_COMMON: Final = ("time", "method", "path", "status", "seconds")
-_log = logging.getLogger("legato.access")
 
 
 @dataclass(slots=True)

@@ -12,6 +12,10 @@ from legato_protocol.sampling.reasoning import ReasoningTokens
 from legato_protocol.wire.packed_logprobs import PackedLogprobs, PromptToken
 from legato_protocol.wire.stream import TokenLogprobs
 
+PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
+MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt
+Operation = Literal["chat", "text_completion"]  # the names in traces
+
 
 class PromptScores:
     """Logprobs of `prompt` from workers, with `alternatives`: each once, from whichever attempt sent it first.
@@ -49,11 +53,6 @@ class PromptScores:
             self._pieces.append(piece.after(self._known - start))
             self._known = start + len(piece)
         return ""
-
-
-PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
-MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt
-Operation = Literal["chat", "text_completion"]  # the names in traces
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from legato_gateway.errors import PriorityNotAllowed
 from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
 from legato_protocol.process.followed_files import INTERVAL, FollowedFiles, InvalidFile
 
+MOST_TOKENS: Final = 10**12
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -49,10 +52,6 @@ class Client:
         if self.own_prefix_cache:
             return f"tenant\0{self.tenant}\0{asked}"
         return asked and f"shared\0{asked}"
-
-
-MOST_TOKENS: Final = 10**12
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class InvalidAPIKeys(InvalidFile):

@@ -14,6 +14,9 @@ from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire.demand import LONGEST_WAIT, STALE_AFTER, DemandReport, ReportedLoad, WorkerLink, encode
 
+CHECK_EVERY = 1.0  # seconds; a request that is queued does not wait for the next check
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
 
 class DemandReporter:
     """Reports the demand on the gateway `gateway`, which starts now on the clock."""
@@ -84,10 +87,6 @@ def digest(report: DemandReport) -> str:
 def _without_times(reported: ReportedLoad) -> ReportedLoad:
     ages = {"prefill_age": 0.0, "decode_age": 0.0, "step_age": 0.0, "core_silence": 0.0}
     return structs.replace(reported, age=float(reported.age > STALE_AFTER), load=structs.replace(reported.load, **ages))
-
-
-CHECK_EVERY = 1.0  # seconds; a request that is queued does not wait for the next check
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class DemandWatch:

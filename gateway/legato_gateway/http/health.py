@@ -21,6 +21,11 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.http.state import State
 from legato_gateway.serving import openapi
 
+VERSION: Final = metadata.version("legato")
+_UNREADY: Final[openapi.Shown] = {503: {"description": "No request can be served; `why` says why"}}
+_FILE: Final = "docs.html"
+_INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+
 
 def create(status: State) -> Starlette:
     """Returns the application of the health port."""
@@ -51,10 +56,6 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status, media_type="application/json")
 
 
-VERSION: Final = metadata.version("legato")
-_UNREADY: Final[openapi.Shown] = {503: {"description": "No request can be served; `why` says why"}}
-
-
 def router(status: State, clients: Clients) -> APIRouter:
     """Returns the routes, with probes for `/openapi.json`. `/version` and `/load` require an API key, if keys exist."""
     routes = APIRouter()
@@ -77,10 +78,6 @@ def router(status: State, clients: Clients) -> APIRouter:
             shown["responses"] = _UNREADY if probe.name == "readyz" else {}
             routes.add_api_route(probe.path, probe.endpoint, methods=[method], response_model=None, **shown)
     return routes
-
-
-_FILE: Final = "docs.html"
-_INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 def docs_page() -> Route:

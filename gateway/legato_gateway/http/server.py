@@ -27,6 +27,12 @@ from legato_protocol.security.tls_files import server_context
 from legato_protocol.security.tls_server import TLSServer
 from legato_protocol.settings.flags import SettingsError
 
+PUBLIC = "http"
+HEALTH = "health"
+BACKLOG = 2048
+LINGER = 1.0  # seconds in which requests already sent when this process stopped accepting are still answered
+POLL = 0.05  # seconds
+
 
 class PublicCertificate(FollowedFiles[SSLContext]):
     """`context` is for new connections; open connections keep theirs.
@@ -43,13 +49,6 @@ class PublicCertificate(FollowedFiles[SSLContext]):
     def context(self) -> SSLContext:
         """The newest context."""
         return self.value
-
-
-PUBLIC = "http"
-HEALTH = "health"
-BACKLOG = 2048
-LINGER = 1.0  # seconds in which requests already sent when this process stopped accepting are still answered
-POLL = 0.05  # seconds
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ MigrationReason = Literal["draining"] | HotReason
 WITHIN = 0.9  # limit of the target's step time, as a share of the objective and of the source's step after the move
 AHEAD = 2  # free blocks per running sequence: with fewer, preemption is near
 ROOMIER = 0.1  # share of its arena that the target must have free beyond the source's free share after the move
+TRIES = 4  # sequences tried per worker: where these find no target, longer ones rarely do
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,6 @@ def _room(worker: WorkerView) -> int:
 
 def _free_without(source: WorkerView, tokens: int) -> float:
     return (_room(source) + source.blocks_for(tokens)) / source.num_blocks
-
-
-TRIES = 4  # sequences tried per worker: where these find no target, longer ones rarely do
 
 
 class Movable(Protocol):

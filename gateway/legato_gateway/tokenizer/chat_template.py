@@ -18,6 +18,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+SYSTEM: Final = "system"
+USER: Final = "user"
+
 
 class TemplateFault(ValueError):
     """The template is broken, or refuses these messages. The text is its own message."""
@@ -119,10 +122,6 @@ def _tojson(
     if isinstance(value, UnreadArguments):
         return value["INVALID_JSON"]
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-SYSTEM: Final = "system"
-USER: Final = "user"
 
 
 def alternating(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

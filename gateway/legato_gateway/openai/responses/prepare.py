@@ -39,6 +39,10 @@ _NAMES: Final = (  # of fields, for `renaming`
     (re.compile(r"\breasoning_effort\b"), "reasoning.effort"),
     (re.compile(r"\bmax_(completion_)?tokens\b"), "max_output_tokens"),
 )
+_INPUT = msgspec.json.Decoder(Input)
+_INSTRUCTIONS = msgspec.json.Decoder(str | None)
+_SHORT = 2048  # bytes of JSON: a limit for echoed values
+_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier")
 
 
 def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered: ConvertedTools) -> ChatBody:
@@ -71,10 +75,6 @@ def _format(given: dict[str, Any] | None) -> Raw | UnsetType:
         return Raw(encode(given))
     named = {key: value for key, value in given.items() if key != "type"}
     return Raw(encode({"type": "json_schema", "json_schema": named}))
-
-
-_INPUT = msgspec.json.Decoder(Input)
-_INSTRUCTIONS = msgspec.json.Decoder(str | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +169,6 @@ def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
 
 def _instructions(body: ResponsesBody) -> str | None:
     return parsing.optional(_INSTRUCTIONS, body.instructions, "instructions")
-
-
-_SHORT = 2048  # bytes of JSON: a limit for echoed values
-_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier")
 
 
 def head(

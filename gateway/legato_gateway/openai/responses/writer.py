@@ -16,6 +16,8 @@ from legato_gateway.parsers.tool_calls.said import Place
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.prepared_request import CollectedChoice
 
+_CUT_OFF = {"reason": "max_output_tokens"}
+
 
 class TextTokens:
     """Keeps tokens, which come before or with their text, until that is read."""
@@ -48,9 +50,6 @@ class TextTokens:
 def _end(token: TokenText) -> int:
     """Returns the place after its text; a part of a character counts as one."""
     return token.offset + max(len(token.text), 1)
-
-
-_CUT_OFF = {"reason": "max_output_tokens"}
 
 
 class ResponseWriter:
