@@ -22,7 +22,7 @@ from legato_engine.errors import (
     WrongShape,
 )
 from legato_engine.layers.low_rank import Pair
-from legato_engine.weights.huggingface import DTYPES
+from legato_engine.weights.huggingface import DTYPES, text_name
 from legato_protocol.model_files import lfs_pointer
 
 WEIGHTS = "adapter_model.safetensors"
@@ -132,5 +132,8 @@ def _halves(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict
         match = _NAME.fullmatch(name)
         if match is None:
             raise UnsupportedModel(f"{file}: tensor {name} is not supported; supported: PROJECTION.lora_A.weight and B")
-        halves.setdefault(match["projection"], {})[match["half"]] = _Half(name, shape)
+        projection = text_name(match["projection"]) or match["projection"]  # of a multimodal base, or a text-only one
+        if match["half"] in halves.setdefault(projection, {}):
+            raise CorruptModel(f"{file}: {halves[projection][match['half']].name} and {name} are of one projection")
+        halves[projection][match["half"]] = _Half(name, shape)
     return halves

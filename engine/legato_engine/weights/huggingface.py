@@ -49,7 +49,7 @@ class HuggingFaceFolder(Checkpoint):
             for shard in shards.values()
             for name in shard.keys()  # noqa: SIM118 - no mapping
         }
-        of_text = _text_name if keys.of_text(raw) is not None else _same_name
+        of_text = text_name if keys.of_text(raw) is not None else _same_name
         self._stored = {
             known: _Stored(name, shard) for name, shard in stored.items() if (known := of_text(name)) is not None
         }
@@ -106,7 +106,7 @@ def _same_name(name: str) -> str | None:
     return name
 
 
-def _text_name(name: str) -> str | None:
+def text_name(name: str) -> str | None:
     """The tensor's name in the text-only model; None if it belongs to another modality."""
     prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), None)
     return None if prefix is None else _TEXT_PREFIXES[prefix] + name.removeprefix(prefix)

@@ -62,6 +62,15 @@ def test_matrices_are_scaled_and_by_projection(tmp_path):
     assert opened(lora_folders.write(tmp_path, MODEL, rank=16, lora_alpha=8, use_rslora=True)).scale == 2.0
 
 
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_an_adapter_of_a_multimodal_base_fits_its_text_model(prefix, tmp_path):
+    plain = opened(lora_folders.write(tmp_path / "text", MODEL)).read()
+    change = renamed("base_model.model.model.", f"base_model.model.{prefix}")
+    found = opened(lora_folders.write(tmp_path / "multimodal", MODEL, change=change)).read()
+    assert found.keys() == plain.keys()
+    assert all(torch.equal(found[name].b, plain[name].b) for name in plain)
+
+
 def test_a_digest_tells_apart_what_computes_otherwise(tmp_path):
     folders = [
         lora_folders.write(tmp_path / "a", MODEL),
