@@ -72,8 +72,8 @@ class Formats:
         return products.choose(checkpoint.grouped_form(name), checkpoint.shape(name), self.dtype, self.chip)
 
     def weights_fallback(self, checkpoint: Checkpoint) -> str:
-        """The quantized weights that the GPU computes in a slower way than from their codes, or without rounding
-        activations to 8 bits, and why; empty if there are none."""
+        """The quantized weights that the GPU dequantizes, or multiplies with activations of 16 bits instead of 8, and
+        the reason; empty if there are none."""
         if self.backend != "cuda":
             return ""
         names = sorted(checkpoint.quantized() - {_EMBEDDINGS})
@@ -164,14 +164,14 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
 
 
 def allowed(chosen: Formats, checkpoint: Checkpoint, on_kernel_failure: str) -> Formats:
-    """Returns `chosen`. Raises UnusableFormat if something slower would replace kernels and the policy forbids that."""
+    """Returns `chosen`. Raises UnusableFormat if slower operators would replace kernels and the policy forbids it."""
     if on_kernel_failure == "Stop" and (fallback := chosen.fallback or chosen.weights_fallback(checkpoint)):
         raise UnusableFormat(f"no compiled kernels: {fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen
 
 
 def _keeps_inputs(checkpoint: Checkpoint, name: str, product: CodesProduct) -> bool:
-    """True if the product has activations of 16 bits, although the weight was made for 8 bits."""
+    """True if the product takes activations of 16 bits, although the weight was made for activations of 8 bits."""
     form = checkpoint.grouped_form(name)
     return form is not None and form.rounds_inputs and not product.fp8
 

@@ -22,8 +22,8 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
     """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config. `quantization` is
     the format that linear layers are rounded to while they are loaded: None, FP8 or Int8.
 
-    Reads headers, and a head besides tied embeddings; the tensors are mapped. Raises ModelError: ModelNotFound,
-    CorruptModel, UnsupportedModel, UnsupportedFormat, MissingTensor or WrongShape.
+    Reads headers, and the output head if the config ties it to the embeddings; the tensors are mapped. Raises
+    ModelError: ModelNotFound, CorruptModel, UnsupportedModel, UnsupportedFormat, MissingTensor or WrongShape.
     """
     path = Path(path)
     checkpoint = _open(path)
@@ -43,8 +43,8 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
 
 
 def _has_own_head(checkpoint: Checkpoint) -> bool:
-    """True if there is a head that is not a copy of the embeddings, although the config ties them. Such a head counts,
-    as in transformers."""
+    """True if the file has an output head that differs from the embeddings, although the config ties both. Such a head
+    is used, as in transformers."""
     if not checkpoint.config.tie_word_embeddings or not {_EMBEDDINGS, _HEAD} <= checkpoint.names():
         return False
     if not checkpoint.quantized().isdisjoint((_EMBEDDINGS, _HEAD)):
