@@ -141,7 +141,7 @@ class _Worker:
     def __init__(self, session: pytest.Session, stop: Any) -> None:
         self.left: deque[int] = deque()
         self.pipe, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_run_tests, args=(session, theirs, stop))
+        self.process = FORK.Process(target=_run_tests, args=(session, self.pipe, theirs, stop))
         self.process.start()
         theirs.close()
         self.sources = (self.pipe, self.process.sentinel)
@@ -152,14 +152,15 @@ class _Worker:
             self.pipe.send(group)
 
 
-def _run_tests(session: pytest.Session, pipe: Connection, stop: Any) -> None:
+def _run_tests(session: pytest.Session, first_end: Connection, pipe: Connection, stop: Any) -> None:
     """Runs groups until none is left. Requests the next one before the last test of a group, so that fixtures that both
     share stay."""
+    first_end.close()  # otherwise `pipe` would stay open after the death of the first process
     config = session.config
     _take_own_output(config)
     config.pluginmanager.register(_Relay(config, pipe))
     waiting: deque[int] = deque()
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # the first process has ended, or soon will
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, EOFError):  # the first process has ended, or soon will
         while not (stop.is_set() or session.shouldfail or session.shouldstop):
             if len(waiting) < 2:
                 pipe.send(("next", None))
