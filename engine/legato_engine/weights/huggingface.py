@@ -49,7 +49,8 @@ class HuggingFaceFolder(Checkpoint):
             for shard in shards.values()
             for name in shard.keys()  # noqa: SIM118 - no mapping
         }
-        of_text = text_name if keys.of_text(raw) is not None else _same_name
+        self._multimodal = keys.of_text(raw) is not None
+        of_text = text_name if self._multimodal else _same_name
         self._stored = {
             known: _Stored(name, shard) for name, shard in stored.items() if (known := of_text(name)) is not None
         }
@@ -78,6 +79,11 @@ class HuggingFaceFolder(Checkpoint):
     def dtype(self, name: str) -> str:
         """The type as safetensors names it, such as `BF16`. Raises MissingTensor."""
         return str(self._at(name).slice().get_dtype())
+
+    def layer_names(self, module: str) -> tuple[str, ...]:
+        """The names that a layer may have in a `quantization_config`: its own, and in the multimodal model."""
+        renamed = _TEXT_PREFIXES.items() if self._multimodal else ()
+        return (module, *(long + module.removeprefix(own) for long, own in renamed if module.startswith(own)))
 
     def check(self, name: str) -> None:
         """Raises UnsupportedFormat if a weight or bias is not in floating point of 16 or 32 bits."""

@@ -1,5 +1,6 @@
 """Quantized Hugging Face folders: values and codes are those that were packed, and bad ones are refused by name."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,28 @@ def test_layers_may_have_formats_of_their_own(tmp_path: Path) -> None:
     }
     values = folders.write(tmp_path, pack_by(one, two), config={"format": "mixed-precision", "config_groups": groups})
     checkpoint = open_weights(tmp_path)
+    assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
+
+
+@pytest.mark.parametrize("named", ["language_model.model.", "model.language_model."])
+def test_layers_of_a_multimodal_model_are_named_as_in_the_whole(tmp_path: Path, named: str) -> None:
+    kind, stored = KINDS["pack-quantized W4A16"], "language_model.model."
+
+    def rename(tensors: Tensors) -> None:
+        for name in [*tensors]:
+            tensors[name.replace("model.", stored, 1)] = tensors.pop(name)
+
+    groups = {"group_0": kind.config["config_groups"]["group_0"] | {"targets": [f"re:{named}layers.*_proj"]}}
+    values = folders.write(
+        tmp_path, kind, architecture="Gemma3ForCausalLM", change=rename, config={"config_groups": groups}
+    )
+    raw = json.loads((tmp_path / "config.json").read_text())
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": raw}
+    whole["quantization_config"] = raw.pop("quantization_config")
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+
+    checkpoint = open_weights(tmp_path)
+
     assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
 
 

@@ -37,7 +37,7 @@ def _empty_biases(folder: HuggingFaceFolder, quantized: AbstractSet[str], floats
 
 
 def _weight(folder: HuggingFaceFolder, module: str, quantization: Quantization) -> StoredWeight:
-    given = quantization.format_of(module)
+    given = quantization.format_of(*folder.layer_names(module))
     if given is None:
         raise CorruptModel(f"{folder.path}: {module} is quantized, although quantization_config excludes it")
     return CLASSES[given.layout](folder, module, given)

@@ -112,9 +112,10 @@ class Quantization:
     method: str
     rules: tuple[LayerRule, ...]
 
-    def format_of(self, module: str) -> Format | None:
-        """The format of the layer `module`, such as `model.layers.0.mlp.up_proj`; None: it is not quantized."""
-        return next((rule.format for rule in self.rules if rule.matches(module)), None)
+    def format_of(self, *names: str) -> Format | None:
+        """The format of the layer with one of these names, such as `model.layers.0.mlp.up_proj`; None: it is not
+        quantized."""
+        return next((rule.format for rule in self.rules if any(map(rule.matches, names))), None)
 
     def __str__(self) -> str:
         formats = dict.fromkeys(str(rule.format) for rule in self.rules if rule.format is not None)
