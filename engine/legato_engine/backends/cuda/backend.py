@@ -10,6 +10,7 @@ from legato_engine.backends.cuda import linear
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.layers import (
+    AttentionConfigurations,
     CudaActivation,
     CudaAttention,
     CudaEmbedding,
@@ -185,11 +186,10 @@ class CudaBackend:
             kv = LayerFactors(self._kv_scales[layer], 1 / self._kv_scales[layer])
         sizes = {"head_dim": shape.head_dim, "block_size": self._block_size, "group": shape.heads // shape.kv_heads}
         sizes["kv_bits"] = 8 * (1 if kv else self._dtype.itemsize)
+        kernels = ("norm_rotate_write", "decode_attention", "prefill_attention")
         return CudaAttention(
-            layer, shape, *self._angles(shape.rotation), kv, norms, whole_norms, self._config.rms_norm_eps,
-            self._choose("norm_rotate_write", **sizes),
-            self._choose("decode_attention", **sizes),
-            self._choose("prefill_attention", **sizes),
+            layer, shape, self._angles(shape.rotation), kv, norms, whole_norms, self._config.rms_norm_eps,
+            AttentionConfigurations(*(self._choose(kernel, **sizes) for kernel in kernels)),
             self._buffer("attention", shape.heads * shape.head_dim),
         )  # fmt: skip
 

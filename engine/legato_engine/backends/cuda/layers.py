@@ -87,23 +87,29 @@ class LayerFactors(NamedTuple):
     writing: torch.Tensor
 
 
+class AttentionConfigurations(NamedTuple):
+    """Configurations of the kernels of a layer's attention."""
+
+    rotation: Configuration
+    decoding: Configuration
+    prompts: Configuration
+
+
 @dataclass(frozen=True, slots=True)
 class CudaAttention:
     layer: int
     shape: AttentionShape
-    cos: torch.Tensor  # float32 [positions, pairs]
-    sin: torch.Tensor
+    angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions, pairs]
     kv: LayerFactors | None  # if the arena is in e4m3
     norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
     whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
     eps: float
-    rotation: Configuration
-    decoding: Configuration
-    prompts: Configuration
+    configurations: AttentionConfigurations
     out: Buffer
 
     def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, layer = self.shape, step.arena[:, self.layer]
+        rotation, decoding, prompts = self.configurations
         query_norm, key_norm = self.norms or (None, None)
         reading, writing = self.kv or (None, None)
         if self.whole_norms is not None:
@@ -111,16 +117,16 @@ class CudaAttention:
             for norm, part in zip(self.whole_norms, (qkv[:, :wide], qkv[:, wide : wide + narrow]), strict=True):
                 norm(step, part)
         norm_rotate_write(
-            qkv, step.positions, step.slots, self.cos, self.sin, query_norm, key_norm, self.eps, shape.heads, layer,
-            writing, self.rotation,
+            qkv, step.positions, step.slots, *self.angles, query_norm, key_norm, self.eps, shape.heads, layer, writing,
+            rotation,
         )  # fmt: skip
         if step.planned != (shape.window,):
-            attention.plan(step.starts, step.lengths, step.work, shape.window, self.decoding, self.prompts)
+            attention.plan(step.starts, step.lengths, step.work, shape.window, decoding, prompts)
             step.planned = (shape.window,)
         out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
             qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
-            out.view(split), self.decoding, self.prompts, step.prompts, reading,
+            out.view(split), decoding, prompts, step.prompts, reading,
         )  # fmt: skip
         return out
 
