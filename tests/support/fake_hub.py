@@ -35,6 +35,7 @@ class Hub:
     refusal: tuple[int, str] | None = None  # status and X-Error-Code of every answer
     serve: Callable[[str, bytes], bytes] = lambda _name, content: content
     asked: list[str] = field(default_factory=list)
+    sent: int = 0  # bytes of contents
     url: str = ""
 
     def environ(self, cache: Path) -> dict[str, str]:
@@ -101,11 +102,11 @@ class Handler(BaseHTTPRequestHandler):
         content = self.hub.serve(name, whole) if self.command == "GET" else whole
         etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else _git_hash(whole)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        start = 0
-        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
-            start = int(wanted[1])
-            headers["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
-        self._answer(206 if wanted else 200, content[start:], headers, len(whole) - start)
+        start, end = 0, len(whole)
+        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            start, end = int(wanted[1]), min(end, int(wanted[2] or end) + 1)
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(whole)}"
+        self._answer(206 if wanted else 200, content[start:end], headers, end - start)
 
     def _answer(self, status, content, headers, length=None):
         length = len(content) if length is None else length
@@ -114,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         if self.command == "GET":
+            self.hub.sent += len(content)
             self.wfile.write(content)
             self.close_connection |= len(content) < length  # the line breaks
 

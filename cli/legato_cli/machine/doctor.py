@@ -5,7 +5,9 @@ import importlib.metadata
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,21 +38,36 @@ def run(args: argparse.Namespace) -> int:
     """Prints every section. Exit code 1: the model does not fit, or nothing can be computed or handed over here."""
     asked = args.model is not None or args.file is not None
     sections: list[tuple[str, Section]] = [*SECTIONS]
-    if asked:
-        sections.append(("Memory", partial(fitting, args.model, args.file)))
-        sections.append(("Sampling", partial(sampling_defaults, args.model, args.file)))
-    if args.file is not None:
-        sections.append(("Deployment", partial(deployment, args.file)))
-    wrong = False
-    for title, section in sections:
-        print(title)
-        try:
-            for line in section():
-                print(f"  {line}", flush=True)
-        except (SomethingWrong, NotJudged) as error:
-            print(f"  {error}", flush=True)
-            wrong = wrong or isinstance(error, SomethingWrong)
-    return FAILED if wrong else 0
+    with tempfile.TemporaryDirectory(prefix="legato-doctor-") as folder:
+        if asked:
+            subject = Subject(args.model, args.file, Path(folder))
+            sections.append(("Memory", partial(fitting, subject)))
+            sections.append(("Sampling", partial(sampling_defaults, subject)))
+        if args.file is not None:
+            sections.append(("Deployment", partial(deployment, args.file)))
+        results = [_print(title, section) for title, section in sections]
+    return 0 if all(results) else FAILED
+
+
+def _print(title: str, section: Section) -> bool:
+    """Prints a section. Returns False if something is wrong."""
+    print(title)
+    try:
+        for line in section():
+            print(f"  {line}", flush=True)
+    except (SomethingWrong, NotJudged) as error:
+        print(f"  {error}", flush=True)
+        return isinstance(error, NotJudged)
+    return True
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's name or a manifest's file; files of its repository on the hub are written to `scratch`."""
+
+    name: str | None
+    file: Path | None
+    scratch: Path
 
 
 class SomethingWrong(Exception):
@@ -58,10 +75,10 @@ class SomethingWrong(Exception):
 
 
 class NotJudged(Exception):
-    """The manifest is for Kubernetes only: this machine cannot read its model. The text is the section's last line."""
+    """This machine cannot read the manifest's model now. The text is the section's last line."""
 
 
-def fitting(name: str | None, file: Path | None) -> Iterator[str]:
+def fitting(subject: Subject) -> Iterator[str]:
     """Checks memory and kernels for a model or a manifest. Raises SomethingWrong."""
     import torch
 
@@ -70,7 +87,7 @@ def fitting(name: str | None, file: Path | None) -> Iterator[str]:
     from legato_engine.runner import backends
     from legato_operator.api import roles
 
-    spec, path = _asked(name, file)
+    spec, path = _asked(subject)
     try:
         device_memory = None
         if torch.cuda.is_available():
@@ -99,11 +116,11 @@ def _compiled(spec: "Spec", path: Path) -> str:
     return line
 
 
-def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
+def sampling_defaults(subject: Subject) -> Iterator[str]:
     """Yields the default sampling parameters of a model or a manifest. Raises SomethingWrong."""
     from legato_gateway import generation_config
 
-    spec, path = _asked(name, file)
+    spec, path = _asked(subject)
     try:
         if path.is_dir():
             generation_config.declared_ends(path)
@@ -134,17 +151,23 @@ def _spec(file: Path) -> "Spec":
     return parsing.parse(manifest_file.read_text(file)).spec
 
 
-def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
+def _asked(subject: Subject) -> "tuple[Spec, Path]":
     from legato_cli.local import model_manifest, serving
     from legato_cli.models import model
     from legato_operator.api import parsing
     from legato_operator.errors import ManifestError
     from legato_operator.manifests.common import model_argument
+    from legato_operator.planning import checks
 
     def say(text: str) -> None:
         print(f"legato: {text}", file=sys.stderr, flush=True)
 
+    name, file = subject.name, subject.file
     try:
+        if file is not None and (repository := _spec(file).model.source.hugging_face) is not None:
+            if problems := checks.unavailable(_spec(file), in_containers=True):
+                raise ManifestError(problems)
+            return _spec(file), model.outline(repository.repo, repository.revision, subject.scratch, say)
         made = model_manifest.of(name, say) if name is not None else None
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
         return service.spec, model.resolve(model_argument(service), say)
@@ -153,6 +176,8 @@ def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
             raise NotJudged(f"not judged on this machine: {'; '.join(str(error).splitlines())}") from None
         raise SomethingWrong(f"{file or name}: {error}") from None
     except model.ModelUnavailable as error:
+        if file is not None and isinstance(error, model.ModelAway):
+            raise NotJudged(f"not judged: {error}") from None
         raise SomethingWrong(str(error)) from None
 
 

@@ -14,8 +14,10 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,11 @@ MORE_TEMPLATES = (
 IGNORED = ("consolidated*",)  # another format of the same weights
 REPORT_SECONDS = 5.0
 _LOCK = ".legato-lock"
+_WEIGHT_SUFFIXES = ("weight", "qweight", "weight_packed")
+_CONCURRENT_READS = 8
+_LARGEST_HEADER = 100_000_000  # bytes, as safetensors' own limit
 Progress = Callable[[str], None]
+ReadRange = Callable[[int, int], bytes]  # of a file, from the first byte to the one after the last
 
 
 class HubRefuses(Exception):
@@ -63,6 +69,7 @@ class HubContent:
 MODEL = HubContent("whole", HEADER + WEIGHTS, CONFIGS + WEIGHTS)
 MODEL_HEADER = HubContent("header", HEADER, CONFIGS, part_of=(MODEL.mark,))
 ADAPTER = HubContent("adapter", ADAPTER_FILES, ADAPTER_FILES)
+_OUTLINE = HubContent("outline", (), CONFIGS + WEIGHTS, part_of=(MODEL.mark,))
 _MARKS = tuple(content.mark for content in (MODEL, MODEL_HEADER, ADAPTER))
 
 
@@ -119,6 +126,27 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
     except OSError as error:
         raise HubUnreachable(f"{snapshot}: cannot be stored in {folder}: {error}") from error
     progress(f"{snapshot} is in {folder}")
+
+
+def outline(snapshot: HubSnapshot, folder: Path, progress: Progress) -> None:
+    """Downloads into the empty `folder` what the memory of a model follows from: its header, and shards whose weights
+    are holes of zeros. Scales and other tensors are real. Does nothing if it did so before.
+
+    Raises HubRefuses, HubUnreachable.
+    """
+    if snapshot.complete(folder, _OUTLINE):
+        return
+    download(snapshot, folder, progress, MODEL_HEADER)
+    with _explained(snapshot), ThreadPoolExecutor(_CONCURRENT_READS) as threads:
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        sizes = _sizes(api, snapshot, WEIGHTS)
+        progress(f"reading headers and scales of {snapshot}: {len(sizes)} files")
+        for name, size in sizes.items():
+            _outline_shard(partial(_read_range, api, snapshot, name), folder / name, size, threads)
+    _require(snapshot, folder, _OUTLINE)
+    _mark(folder, _OUTLINE.mark).write_text(str(snapshot))
 
 
 def newest(repo: str) -> str:
@@ -191,6 +219,47 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
         (folder / name).unlink(missing_ok=True)
     if wrong:
         raise HubUnreachable(f"{snapshot}: these files are damaged or missing: {', '.join(sorted(wrong))}")
+
+
+def _outline_shard(read: ReadRange, path: Path, size: int, threads: ThreadPoolExecutor) -> None:
+    """Writes a safetensors file without the contents of weights."""
+    start = 8 + int.from_bytes(read(0, 8), "little")
+    header = read(8, start) if start <= min(size, _LARGEST_HEADER) else b""
+    try:
+        spans = _spans_without_weights(json.loads(header))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise HubRefuses(f"{path.name}: it does not begin with the header of a safetensors file") from None
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.write((start - 8).to_bytes(8, "little") + header)
+        contents = threads.map(lambda span: read(start + span[0], start + span[1]), spans)
+        for (begin, _), content in zip(spans, contents, strict=True):
+            file.seek(start + begin)
+            file.write(content)
+
+
+def _spans_without_weights(header: dict[str, dict[str, list[int]]]) -> list[tuple[int, int]]:
+    """Places of the tensors that are not weights, after the header; neighbours are one span."""
+    names = (name for name in header if name != "__metadata__" and name.rpartition(".")[2] not in _WEIGHT_SUFFIXES)
+    spans = list[tuple[int, int]]()
+    for begin, end in sorted((begin, end) for begin, end in (header[name]["data_offsets"] for name in names)):
+        first = spans.pop()[0] if spans and spans[-1][1] == begin else begin
+        spans.append((first, end))
+    return [(begin, end) for begin, end in spans if end > begin]
+
+
+def _read_range(api: "HfApi", snapshot: HubSnapshot, name: str, begin: int, end: int) -> bytes:
+    """Reads these bytes of a file. Raises HubUnreachable if the hub answers with another part."""
+    from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, not in __all__
+
+    url = hf_hub_url(snapshot.repo, name, revision=snapshot.commit, endpoint=api.endpoint)
+    headers = build_hf_headers() | {"range": f"bytes={begin}-{end - 1}"}
+    response = get_session().get(url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    hf_raise_for_status(response)
+    if len(response.content) != end - begin:
+        raise HubUnreachable(f"{snapshot}: {name}: the hub does not answer with the part that was requested")
+    return response.content
 
 
 def _sizes(api: "HfApi", snapshot: HubSnapshot, patterns: tuple[str, ...]) -> dict[str, int]:

@@ -128,6 +128,20 @@ def download(
     return folder
 
 
+def outline(repo: str, commit: str, scratch: Path, progress: Progress) -> Path:
+    """Returns the folder of a repository in the cache, or else `scratch`, with all that its memory follows from.
+
+    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
+    """
+    with _explained():
+        snapshot = hub.HubSnapshot(repo, commit)
+        folder = snapshot.folder(cache_folder(os.environ))
+        if snapshot.complete(folder, hub.MODEL):
+            return folder
+        hub.outline(snapshot, scratch, progress)
+    return scratch
+
+
 def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
     """Returns True if the cache has this content of a repository. Raises ModelUnavailable for an invalid name."""
     with _explained():

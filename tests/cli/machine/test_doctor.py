@@ -11,7 +11,7 @@ from local_services import BUILTIN, manifest
 from legato_cli.checklist import items
 from legato_cli.machine import doctor, fit, gpus, kernels
 from legato_cli.machine.gpus import Facts, Gpu
-from legato_cli.models import model
+from legato_cli.models import hub, model
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice
 from legato_engine.runner import backends
@@ -298,8 +298,14 @@ def test_every_section_judges_the_manifest_of_standard_input(judged, legato, mon
     assert (code, out.partition("Sampling")[2]) == (0, expected[1].partition("Sampling")[2])
 
 
-def test_a_manifest_for_kubernetes_is_not_judged_by_this_machine_s_memory(judged):
+def test_a_manifest_whose_model_cannot_be_read_here_is_not_judged(judged, monkeypatch):
+    def unreachable(*_):
+        raise hub.HubUnreachable("no network")
+
+    monkeypatch.setattr(hub, "outline", unreachable)
+    code, out = judged(manifest(model={"source": {"pvc": {"claim": "models"}}}))
+    assert (code, out.count("not judged on this machine: spec.model.source.pvc")) == (0, 2)
     code, out = judged(manifest(model={"source": HUB}))
-    assert (code, out.count("not judged on this machine: spec.model.source.huggingFace")) == (0, 2)
+    assert (code, out.count("not judged: no network")) == (0, 2)
     assert "not checked    Access token of the hub (a/b): set " in out
     assert judged(manifest(model={"source": HUB}, transfer={"transport": "SharedMemory"}))[0] == 1

@@ -14,8 +14,11 @@ import fake_hub
 import huggingface_hub
 import local_services
 import pytest
+import quantized_folders
+import yaml
 from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS
 
+from legato_cli.machine import doctor
 from legato_cli.models import hub, model
 from legato_protocol import names
 
@@ -79,6 +82,39 @@ def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, folder
         resolve(tmp_path)
     assert prepare().code == 0
     assert resolve(tmp_path) == folder
+
+
+@pytest.fixture
+def judge(server, tmp_path, monkeypatch, legato):
+    """Judges the memory of a manifest whose model has this source: exit code and output."""
+    monkeypatch.setattr(doctor, "SECTIONS", ())
+    pool, file = {"resources": {"limits": {"memory": "4Gi"}}}, tmp_path / "manifest.yaml"
+
+    def judge(source):
+        file.write_text(yaml.safe_dump(local_services.manifest(model={"source": source}, prefill=pool, decode=pool)))
+        code, out, _ = legato("doctor", "-f", file)
+        return code, out.partition("Deployment")[0]
+
+    return judge
+
+
+OF_HUB = {"huggingFace": {"repo": REPO, "revision": COMMIT}}
+
+
+@pytest.mark.parametrize("kind", ["fp8, channel", "gptq, act order", "awq"])
+def test_a_quantized_model_is_judged_without_its_weights(kind, server, judge, tmp_path):
+    quantized_folders.write(tmp_path / "m", quantized_folders.KINDS[kind])
+    server.files = {"tokenizer.json": b"{}"} | {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()}
+    code, out = judge(OF_HUB)
+    assert (code, out) == judge({"path": str(tmp_path / "m")})
+    assert "fits: weights" in out
+    assert server.sent < len(server.files["model.safetensors"]) / 2
+
+
+def test_a_file_that_is_not_safetensors_is_refused_before_it_is_downloaded(server, judge):
+    code, out = judge(OF_HUB)
+    assert (code, "model.safetensors: it does not begin with the header of a safetensors file" in out) == (1, True)
+    assert server.sent < len(WEIGHTS) / 2
 
 
 def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path):
