@@ -65,7 +65,9 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
         landing = staging.landing_bytes(memory.available() // _workers(spec))
         declared = sizing.longest_within(declared, layout, landing)
     sizes = sizing.choose(needs_of, layout, declared, asked, room)
-    taken = _taken(needs_of(sizes.max_running), sizes, layout, chosen.quantized(checkpoint))
+    taken = _taken(
+        needs_of(sizes.max_running).with_tables(sizes.max_length), sizes, layout, chosen.quantized(checkpoint)
+    )
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 

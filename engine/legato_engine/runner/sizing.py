@@ -22,10 +22,15 @@ MOST_DRAWS = 128  # rows that a GPU samples together
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Bytes that a model takes in addition to its KV cache. `weights` includes adapters; `workspace` is an estimate of
-    a step's results and of loading."""
+    a step's results and of loading; each position of the longest sequence takes `angles` in rotary tables."""
 
     weights: int
     workspace: int
+    angles: int = 0
+
+    def with_tables(self, max_length: int) -> "Needs":
+        """These needs with rotary tables for `max_length` positions, as part of the workspace."""
+        return Needs(self.weights, self.workspace + self.angles * max_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,9 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
         logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
     step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
     adapters = adapter_values * chosen.dtype.itemsize
-    return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest))
+    rotations = {config.rotation(layer) for layer in range(config.layers)}
+    angles = sum(4 * rotation.dim for rotation in rotations if rotation)  # a cosine and a sine for each two numbers
+    return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest), angles)
 
 
 def choose(
@@ -80,9 +87,12 @@ def choose(
     with it. `declared` is the longest sequence of the model. Without `memory`, nothing is checked, and the size of the
     KV cache must be given."""
     least = asked.max_length or capacity.expected_tokens(declared)
+    most_kv = asked.kv_cache_bytes or (memory.available if memory else 0)
+    longest = asked.max_length or max(least, min(declared, _tokens(most_kv, layout)))
 
     def with_running(running: int) -> ChosenSizes:
-        size = _cache(needs_of(running), layout, asked.kv_cache_bytes, memory, least)
+        needs = needs_of(running).with_tables(longest)
+        size = _cache(needs, layout, asked.kv_cache_bytes, memory, least)
         return ChosenSizes(size, asked.max_length or max(least, min(declared, _tokens(size, layout))), running)
 
     smallest = with_running(asked.max_running or capacity.FEWEST)

@@ -3,7 +3,8 @@
 import pytest
 import tiny_files as files
 from gguf import GGMLQuantizationType as Type
-from tiny_models import PROCESSORS
+from tiny_families import FAMILIES
+from tiny_models import PROCESSORS, RandomCheckpoint
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
@@ -120,6 +121,19 @@ def _needs(running):
 def test_auto_follows_memory(asked, available, chosen):
     memory = None if available is None else Memory(available * MIB)
     assert sizing.choose(_needs, LAYOUT, 8192, asked, memory) == chosen
+
+
+def test_tables_of_rotary_angles_are_counted_for_the_longest_sequence():
+    """Gemma 3 has two: of layers with a window, and of the others."""
+    checkpoint = RandomCheckpoint(FAMILIES["gemma 3"])
+    chosen = formats.choose("float32", PROCESSORS["codes"], None, checkpoint.config, 16)
+    assert sizing.needs(checkpoint, chosen, 512, 64).angles == 2 * 4 * checkpoint.config.head_dim
+    needs = Needs(1000 * MIB, 500 * MIB, angles=64 << 10)
+    for length, kv in ((4096, 9300 - 256), (64, 9300 - 4)):
+        asked = AskedSizes(None, length, 7)
+        assert (
+            sizing.choose(lambda _running: needs, LAYOUT, 8192, asked, Memory(12_000 * MIB)).kv_cache_bytes == kv * MIB
+        )
 
 
 def test_auto_is_refused_where_no_expected_sequence_fits():
