@@ -8,11 +8,15 @@ from pathlib import Path
 from legato_engine import memory, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
+from legato_engine.kernels.paths import FLOAT8
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.formats import Formats
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.device import staging
+from legato_engine.weights import kv_scales
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
@@ -56,6 +60,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     gpu = gpus.device if gpus else None
     chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
     chosen = formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
+    _check_scales(checkpoint, chosen)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
@@ -69,6 +74,14 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
         needs_of(sizes.max_running).with_tables(sizes.max_length), sizes, layout, chosen.quantized(checkpoint)
     )
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
+
+
+def _check_scales(checkpoint: Checkpoint, chosen: Formats) -> None:
+    """Raises CorruptModel for scales that a worker would refuse while it loads the weights."""
+    for name in checkpoint.quantized():
+        checkpoint.packed_bits(name)
+    if chosen.kv == FLOAT8:
+        kv_scales.read(checkpoint)
 
 
 def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout, quantized: str) -> str:

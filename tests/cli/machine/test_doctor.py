@@ -4,6 +4,7 @@ import io
 
 import checklist_page
 import pytest
+import quantized_folders
 import torch
 import yaml
 from local_services import BUILTIN, manifest
@@ -194,6 +195,28 @@ def test_a_manifest_whose_kernels_compile_fits_and_one_without_gpus_needs_none(c
     monkeypatch.setattr(kernels, "problems", lambda *_asked: {"sm_90": ""})
     code, out = judged(_with_gpus(dtype="Float16"))
     assert (code, f"all of {BUILTIN_FILE} compile for sm_90" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("scale", "kv", "gpu", "code"),
+    [("k_scale", "FP8", False, 1), ("k_scale", "Auto", False, 0), ("q_proj.weight_scale", "Auto", True, 1)],
+)
+def test_scales_that_workers_refuse_are_reported(scale, kv, gpu, code, request, tmp_path, monkeypatch, judged):
+    """Also those that the sizes do not follow from."""
+    if gpu:
+        request.getfixturevalue("with_a_gpu")
+        monkeypatch.setattr(kernels, "problems", lambda *_asked: {})
+
+    def change(tensors):
+        for layer in range(2):
+            tensors |= {f"model.layers.{layer}.self_attn.{part}_scale": torch.ones(1) for part in "kv"}
+        tensors[f"model.layers.1.self_attn.{scale}"].fill_(torch.nan)
+
+    quantized_folders.write(tmp_path / "m", quantized_folders.KINDS["float-quantized, channel"], change=change)
+    item = _with_gpus(kvCacheDtype=kv) if gpu else manifest(engine={"kvCacheDtype": kv})
+    item["spec"]["model"] = {"source": {"path": str(tmp_path / "m")}}
+    ended, out = judged(item)
+    assert (ended, f"model.layers.1.self_attn.{scale}" in out) == (code, bool(code))
 
 
 def test_a_gpu_that_cannot_be_computed_on_is_reported(monkeypatch):
