@@ -163,6 +163,8 @@ def test_memory_is_bounded_and_blocks_left_out_are_only_missed():
     worker.removes(prompt[:10] + prompt[40:])
     assert worker.match(prompt) == 0
     assert (index.blocks, index.blocks_at("w")) == (10, 10)
+    worker.stores(hashes(20, 1))
+    assert worker.match(hashes(20, 1)) == 20, "new blocks may take the room of all others"
 
 
 def test_a_full_index_forgets_what_was_used_least_recently_ends_of_prefixes_first():

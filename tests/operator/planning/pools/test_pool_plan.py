@@ -8,7 +8,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common, placement, pool
 from legato_operator.manifests.pods import worker
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Observed, PeerTLS, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.pools import pool_plan
@@ -18,6 +18,7 @@ from legato_operator.planning.rollout.rolling_update import Pace, RollingUpdate
 
 PLACEMENT = placement.local(("legato",))
 NEW, GOOD, OTHER = 512, 256, 128  # revisions, by the chunk tokens of their workers
+TLS = PeerTLS("authority", "worker")
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def _pod(chunk, ready=True, busy=0, role="decode", **more):
 
     def make(build, name, created):
         state = WorkerState(busy, False, "ucx:tcp") if ready else None
-        given = {"leaving": False, "address": "127.0.0.1:1", "state": state} | more
+        given = {"leaving": False, "address": "127.0.0.1:1", "tls": TLS, "state": state} | more
         return Pod(name, f"uid-{name}", role, _revision(build, chunk, role), created, ready, **given)
 
     return make
@@ -89,6 +90,8 @@ def test_new_pods_have_free_names_and_are_taken_from_nobody(planned):
     made = planned(_pod(NEW), target=3, bounds=(2, 0))
     assert [action.item["metadata"]["name"] for action in made.start] == ["demo-decode-1", "demo-decode-2"]
     assert not any(action.force for action in made.start)
+    fewer = made.holding_back(1)
+    assert (fewer.start, fewer.held_back) == (made.start[:1], 1)
 
 
 def test_a_paused_rollout_makes_workers_of_the_good_revision_again(planned):
@@ -164,7 +167,7 @@ def test_without_surge_prefill_gives_workers_up_first(build):
 FAILED = {"failed": True, "ready": False}
 DRAINED, TOLD = WorkerState(0, True, "ucx:tcp"), WorkerState(1, True, "ucx:tcp")
 DELETE = Delete(Ref("Pod", "default", "demo-decode-0"), "uid-demo-decode-0")
-DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1")
+DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1", TLS)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +246,7 @@ def test_draining_workers_are_recalled_before_others_start(planned):
     item = made.recall[0].item["metadata"]
     assert (item["uid"], item["labels"]) == ("uid-demo-decode-2", {"serving.legato.dev/serving": "true"})
     assert "annotations" not in item
+    assert (made.recall[0].address, made.recall[0].tls) == ("127.0.0.1:1", TLS)
     made = planned(_pod(NEW), _draining(), target=4, bounds=(2, 0))
     assert (_recalled(made), len(made.start)) == (["demo-decode-1"], 2)
 
@@ -298,6 +302,7 @@ def test_paused_rollout_recalls_workers_of_the_good_revision_only(planned):
     pods = _pod(GOOD), _draining(GOOD), _draining(NEW), _pod(NEW, ready=False, refused="no such flag")
     made = planned(*pods, pace=Pace.PAUSE)
     assert (_recalled(made), made.start) == (["demo-decode-1"], ())
+    assert _recalled(planned(_pod(GOOD), _pod(NEW), _draining(GOOD), pace=Pace.PAUSE)) == []
 
 
 NO_NODE = {"ready": False, "unschedulable": True, "message": "0/2 nodes: no GPU"}
