@@ -1,14 +1,17 @@
-"""The order of all tests, and what must not be left when they have run."""
+"""The order of all tests, the loops of coroutines, and what must not be left when they have run."""
 
 import contextlib
 import gc
+import inspect
 import os
 import secrets
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
+from virtual_loop import VirtualLoop
 
 MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 
@@ -34,6 +37,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time: runs on a loop whose waits take no time")
+    config.addinivalue_line("markers", "uvloop: runs on the gateway's own loop, whose transports differ from asyncio's")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Orders tests. Whole services come first: they are one long row, and the last file to end should be a short one.
     Then tests on an API server, which wait half of their time: in CI, that is while images are built."""
@@ -49,6 +57,21 @@ def pytest_collection_finish() -> None:
 def pytest_test_group(item: pytest.Item) -> str | None:
     """Keeps files in one process that share a fixture of the whole run."""
     return next((group for path, group in SHARING.items() if item.nodeid.startswith(path)), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(name: str, obj: object) -> None:
+    """Runs every coroutine with anyio's plugin."""
+    if name.startswith("test_") and inspect.iscoroutinefunction(obj):
+        pytest.mark.anyio(obj)
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """The event loop of coroutines."""
+    if request.node.get_closest_marker("virtual_time"):
+        return "asyncio", {"loop_factory": VirtualLoop}
+    return "asyncio", {"use_uvloop": request.node.get_closest_marker("uvloop") is not None}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,17 +46,6 @@ def legato(monkeypatch, capsys):
     return run
 
 
-def pytest_collectstart(collector):
-    """Coroutines of this folder are tests without a mark of their own."""
-    if isinstance(collector, pytest.Module):
-        collector.add_marker("anyio")
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture
 def kubectl(tmp_path, monkeypatch):
     """Makes a `kubectl` of a Python program."""

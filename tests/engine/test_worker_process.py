@@ -13,11 +13,6 @@ from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Failed, Pause, Tokens
 
 
-@pytest.fixture(autouse=True)
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")

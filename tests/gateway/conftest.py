@@ -5,7 +5,6 @@ That with HTTP, over a relay that plays scripts, is in `scripted_gateway`.
 
 import asyncio
 import contextlib
-import inspect
 import json
 import random
 import shutil
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 from scripted_gateway import gateway, make
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from virtual_loop import VirtualLoop
 
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery.addresses import Discovery, StaticDiscovery, WorkerAddress
@@ -47,25 +45,6 @@ __all__ = ("gateway", "make")
 
 TOKEN = "secret"
 LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "virtual_time: runs on a loop whose waits take no time")
-    config.addinivalue_line("markers", "uvloop: runs on the gateway's own loop, whose transports differ from asyncio's")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(name: str, obj: object) -> None:
-    """Runs every coroutine of these folders with anyio's plugin."""
-    if name.startswith("test_") and inspect.iscoroutinefunction(obj):
-        pytest.mark.anyio(obj)
-
-
-@pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    if request.node.get_closest_marker("virtual_time"):
-        return "asyncio", {"loop_factory": VirtualLoop}
-    return "asyncio", {"use_uvloop": request.node.get_closest_marker("uvloop") is not None}
 
 
 class Letters:
@@ -163,6 +142,23 @@ class Gateway:
         return self.metrics.registry.get_sample_value(f"legato_gateway_{name}", labels) or 0.0
 
 
+class Listing:
+    """A discovery of the workers that a test lists, when it lists them."""
+
+    problem = "scripted"
+
+    def __init__(self, *workers: FakeWorker) -> None:
+        self._lists: asyncio.Queue[tuple[WorkerAddress, ...]] = asyncio.Queue()
+        self.list(*workers)
+
+    def list(self, *workers: FakeWorker) -> None:
+        self._lists.put_nowait(tuple(WorkerAddress(worker.name, worker.address) for worker in workers))
+
+    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        while True:
+            yield await self._lists.get()
+
+
 @contextlib.asynccontextmanager
 async def running(workers: list[FakeWorker], **options: Any) -> AsyncIterator[Gateway]:
     """A gateway connected to all of `workers`, which are started for it."""
@@ -215,8 +211,8 @@ def lab() -> SimpleNamespace:
     def worker(gateway: Gateway, name: str) -> FakeWorker:
         return next(worker for worker in gateway.workers if worker.name == name)
 
-    builders = (running, following, pools, unified, text_of, request, worker)
-    return SimpleNamespace(**{each.__name__: each for each in builders}, token=TOKEN, vocabulary=Letters())
+    builders = {each.__name__: each for each in (running, following, pools, unified, text_of, request, worker)}
+    return SimpleNamespace(**builders, listing=Listing, token=TOKEN, vocabulary=Letters())
 
 
 @pytest.fixture(scope="session")

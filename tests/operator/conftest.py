@@ -190,18 +190,6 @@ async def _fakes(
                 controller.result()
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Async tests and fixtures of this folder run without a mark of their own."""
-    if isinstance(collector, pytest.Module):
-        collector.add_marker("anyio")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The event loop of async tests."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[control_plane.ApiServer]:
     """A real API server that knows the CRDs, and HTTPRoutes."""

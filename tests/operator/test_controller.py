@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 
 import pytest
-import virtual_loop
 
 from legato_operator.cluster import Ref
 from legato_operator.controller import LONGEST_GATHER, Controller, Retries
 from legato_operator.errors import Invalid, Unavailable
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 
+pytestmark = pytest.mark.virtual_time
 GOOD = Ref("InferenceService", "default", "good")
 BAD = Ref("InferenceService", "default", "bad")
 QUICK = Retries(first=0.001, longest=0.01)
@@ -49,12 +49,6 @@ class Passes:
         async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110 - the reconciler's own memory
                 await asyncio.sleep(0.001)
-
-
-@pytest.fixture
-def anyio_backend():
-    """An event loop in virtual time."""
-    return virtual_loop.BACKEND
 
 
 @contextlib.asynccontextmanager

@@ -4,15 +4,10 @@ import asyncio
 import random
 
 import pytest
-import virtual_loop
 
 from legato_operator.pass_slots import PASSED_OVER, PassSlots
 
-
-@pytest.fixture
-def anyio_backend():
-    """An event loop in virtual time."""
-    return virtual_loop.BACKEND
+pytestmark = pytest.mark.virtual_time
 
 
 async def _order(asked):

@@ -5,7 +5,6 @@ import dataclasses
 from collections import Counter, defaultdict
 
 import pytest
-import virtual_loop
 from planned import observed, pools, report
 
 from legato_operator.autoscaler.decide import DECIDE_EVERY
@@ -17,6 +16,7 @@ from legato_operator.observing.observed import Pod
 from legato_operator.waking import DemandWaker
 from legato_protocol.wire.demand import WorkerLink
 
+pytestmark = pytest.mark.virtual_time
 DEMO = Ref("InferenceService", "default", "demo")
 WAIT = 5.0  # seconds that a gateway without a request takes to answer
 
@@ -58,12 +58,6 @@ def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
     objects = pools({"prefill": prefill, "decode": decode})
     known = {"objects": objects, "pods": tuple(pods), "token": ServiceToken("secret"), "now": 0.0} | changes
     return observed(build(scaling=bounds), **known)
-
-
-@pytest.fixture
-def anyio_backend():
-    """An event loop in virtual time."""
-    return virtual_loop.BACKEND
 
 
 @pytest.fixture

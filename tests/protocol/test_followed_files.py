@@ -13,13 +13,7 @@ from legato_protocol.model_files.adapter_list import AdapterEntry, AdapterList, 
 from legato_protocol.process.followed_files import FollowedFiles, InvalidFile
 from legato_protocol.security.tls_files import InternalTLS, client_context
 
-pytestmark = pytest.mark.anyio
 ENTRIES = (AdapterEntry("sql", "/adapters/sql"), AdapterEntry("team/law", "/adapters/law", 8))
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 class Watched:

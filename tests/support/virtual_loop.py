@@ -25,7 +25,3 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.passed
-
-
-BACKEND = ("asyncio", {"loop_factory": VirtualLoop})
-"""The fixture `anyio_backend` of tests in virtual time, which wait for nothing but timers: no threads, no processes."""

@@ -5,7 +5,6 @@ import io
 
 import local_services
 import pytest
-import virtual_loop
 from local_services import DEMO
 
 from legato_cli.local import progress
@@ -14,6 +13,7 @@ from legato_cli.local.terminal import Terminal
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 
+pytestmark = pytest.mark.virtual_time
 LABELS = {"serving.legato.dev/service": "demo", "serving.legato.dev/role": "decode"}
 
 
@@ -41,11 +41,6 @@ class World:
         self.out.seek(0)
         self.out.truncate()
         return text.splitlines()
-
-
-@pytest.fixture
-def anyio_backend():
-    return virtual_loop.BACKEND
 
 
 @pytest.fixture

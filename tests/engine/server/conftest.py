@@ -260,11 +260,6 @@ async def serving(tmp_path, **overrides):
             await asyncio.wait_for(running, PATIENCE)
 
 
-@pytest.fixture(autouse=True)
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture
 def settings():
     """Settings of the server that differ from those of `serving`."""
@@ -272,6 +267,6 @@ def settings():
 
 
 @pytest.fixture
-async def bench(tmp_path, settings, anyio_backend):
+async def bench(tmp_path, settings):
     async with serving(tmp_path, **settings) as made:
         yield made

@@ -4,24 +4,7 @@ import asyncio
 
 from msgspec import structs
 
-from legato_gateway.discovery.addresses import WorkerAddress
 from legato_protocol.wire.load import PrefillCoefficients
-
-
-class Discovered:
-    """Lists the workers that a test names, when it names them."""
-
-    problem = ""
-
-    def __init__(self):
-        self._lists = asyncio.Queue()
-
-    def list(self, *workers):
-        self._lists.put_nowait(tuple(WorkerAddress(worker.name, worker.address) for worker in workers))
-
-    async def watch(self):
-        while True:
-            yield await self._lists.get()
 
 
 async def test_a_gateway_waits_for_its_first_worker(lab):
@@ -46,8 +29,7 @@ async def test_a_gateway_that_lost_its_last_worker_holds_requests_for_the_next(l
 
 async def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(lab):
     """Also while that one is listed and does not answer yet."""
-    found = Discovered()
-    found.list()
+    found = lab.listing()
     async with lab.following(found, hold_without_workers=True) as gateway:
         assert gateway.state.unready() is None
         reader = gateway.submit()
@@ -74,10 +56,9 @@ async def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(l
 
 async def test_it_is_not_ready_beside_workers_of_another_model(lab):
     """Their gateways are to stay."""
-    found = Discovered()
     async with lab.unified(1)[0] as worker:
         worker._model = "another"
-        found.list(worker)
+        found = lab.listing(worker)
         async with lab.following(found, hold_without_workers=True) as gateway:
             await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
             assert "another model" in gateway.state.unready()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
-from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
+from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, parse_workers
 from legato_gateway.routing.kv_index import PIECE
 from legato_gateway.timers import Backoff
 from legato_gateway.workers.silence import StreamLimits
@@ -231,23 +231,6 @@ async def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
         gateway.index.check_integrity()
 
 
-class Listing:
-    """A discovery that reports the workers that a test lists."""
-
-    problem = "scripted"
-
-    def __init__(self, *workers):
-        self._lists = asyncio.Queue()
-        self.list(*workers)
-
-    def list(self, *workers):
-        self._lists.put_nowait(tuple(WorkerAddress(worker.name, worker.address) for worker in workers))
-
-    async def watch(self):
-        while True:
-            yield await self._lists.get()
-
-
 async def test_a_worker_that_is_not_listed_any_more_finishes_and_is_left(lab):
     """It gets nothing new, and nothing stays connected to what listens at its address later. Listed again, it has one
     stream and one event connection."""
@@ -260,7 +243,7 @@ async def test_a_worker_that_is_not_listed_any_more_finishes_and_is_left(lab):
         return worker is not None and worker.ready
 
     u0, u1 = lab.unified(2)
-    async with u0, u1, lab.following(listing := Listing(u0)) as gateway:
+    async with u0, u1, lab.following(listing := lab.listing(u0)) as gateway:
         await gateway.until(lambda: ready("u0"))
         assert gateway.state.state()["discovery"]["problem"] == "scripted"
         u0.hold("decoding", after=3)
