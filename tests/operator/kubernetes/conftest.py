@@ -18,7 +18,6 @@ import pytest
 import release
 import scrape
 import waiting
-from msgspec import structs
 
 from legato_operator.cluster import Object, Ref, is_leaving, uid_of
 from legato_operator.controller import Retries
@@ -27,9 +26,6 @@ from legato_operator.kubernetes import main
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE, OperatorSettings
-from legato_protocol.security.followed_tokens import ServiceTokens
-from legato_protocol.wire import demand
-from legato_protocol.wire.demand import DemandReport
 
 CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
@@ -53,8 +49,6 @@ class Kubelet:
     namespace: str
     busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
     asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
-    demand: Callable[[], DemandReport] | None = None  # reported by every gateway; None: it does not answer
-    tokens: ServiceTokens | None = None  # that all pods follow, and ask for; None: they let everybody in
     up: set[str] = field(default_factory=set)  # pods that run
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
@@ -115,18 +109,9 @@ class Kubelet:
                     self.drained.discard(name)
                 running, draining = self.busy.get(name, 0), name in self.drained
                 state = {"running": running, "idle": not running, "draining": draining, "stopping": False}
-                ids = self.tokens.ids if self.tokens else ()
-                body = json.dumps(state | {"transport": "fake", "tokens": ids}).encode()
-                if head.startswith(b"GET /demand") and self.demand is not None:
-                    body = demand.encode(structs.replace(self.demand(), tokens=ids))
-                status = b"200 OK" if self._lets_in(head) else b"401 Unauthorized"
-                writer.write(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+                body = json.dumps(state | {"transport": "fake"}).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         writer.close()
-
-    def _lets_in(self, head: bytes) -> bool:
-        lines = head.decode().splitlines()
-        shown = next((line.partition(": ")[2] for line in lines if line.lower().startswith("authorization:")), "")
-        return self.tokens is None or self.tokens.takes(shown)
 
     async def _call(self, method: str, path: str, body: object) -> None:
         await asyncio.to_thread(self.api.call, method, f"/api/v1/namespaces/{self.namespace}/{path}", body)

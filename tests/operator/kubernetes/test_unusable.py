@@ -45,22 +45,8 @@ BAD_VALUES = {
         'spec.decode.template.spec.initContainers[0].imagePullPolicy: Unsupported value: "Often"',
     ),
 }
-NOT_AVAILABLE = {"decode": {"template": {"spec": {"overhead": {"cpu": "much"}}}}}  # the API server has no types here
 PERMISSIVE = {"secret": "x"}
 STRICT = {"secret": "x", "mode": "Strict"}
-
-
-async def test_deleted_pod_is_replaced_by_an_operator_that_knows_only_the_unusable_manifest(s, build):
-    async with s.operator():
-        await s.serve(build())
-        await s.make(build(**NOT_AVAILABLE))
-        await s.wait(lambda: s.condition("Progressing"), ("False", "NotAvailable"))
-    before = await s.uids("decode")
-    await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
-    async with s.operator():
-        await s.wait(lambda: s.is_replaced(before))
-        assert await s.condition("Progressing") == ("False", "NotAvailable")
-        await s.serve(build(gateway={"replicas": 2}))
 
 
 async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operator, build, caplog):
@@ -107,17 +93,6 @@ async def test_service_without_its_secret_starts_when_that_is_made(s, operator, 
     item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
     assert (await s.call("POST", "secrets", item))[0] == 201
     await s.wait(s.ready)
-
-
-async def test_refusal_of_the_api_server_is_reported_and_touches_no_worker_that_serves(s, operator, build):
-    await s.serve(build())
-    before = await s.uids("decode")
-    await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
-    await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
-    assert "no PriorityClass with name urgent was found" in await s.message()
-    await s.wait(lambda: s.has_warning("APIRefused"))
-    assert (await s.uids("decode"), await s.ready()) == (before, True)
-    await s.serve(build())
 
 
 async def test_strict_tls_is_reached_and_left_by_way_of_permissive(s, build):

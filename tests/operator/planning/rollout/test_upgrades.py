@@ -126,14 +126,6 @@ def test_one_that_waits_says_what_holds_all_turns(settled):
     assert told["message"].endswith("until it is upgraded; no upgrade starts until these are ready: team/a")
 
 
-def test_it_adopts_them_where_only_its_own_settings_differ(settled, monkeypatch):
-    monkeypatch.setattr(worker, "LEASE_PATIENCE", 3)
-    pods = dict(settled.pods)
-    settled.settle(OLD)
-    assert settled.pods == pods
-    assert settled.upgraded() == ("False", conditions.AWAITING_UPGRADE)
-
-
 def test_a_turn_replaces_all_of_them_and_is_remembered_until_it_is_over(settled):
     settled.settle(NEW)
     settled.status["upgradeTurn"] = {"since": "2026-01-01T00:00:00Z"}
