@@ -11,6 +11,7 @@ from legato_protocol.settings import flags
 
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16", "FP8")
+QUANTIZATIONS = ("None", "FP8", "Int8")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
 HELP = "unpack a model and compile the kernels for this processor"
@@ -40,6 +41,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--kv-cache-dtype",
         kind=flags.one_of("DTYPE", KV_DTYPES),
         help=f"number format of KV to compile for, with each --dtype: {', '.join(KV_DTYPES)}; Auto if not given",
+    )
+    flags.repeated(
+        parser,
+        "--quantization",
+        kind=flags.one_of("FORMAT", QUANTIZATIONS),
+        help=f"format to round a 16-bit model's weights to: {', '.join(QUANTIZATIONS)}; None if not given",
     )
     parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
     flags.option(
@@ -79,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         if args.header_only:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
-        return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"])
+        path = model.resolve(args.model, _say)
+        return _compile(path, args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"], args.quantization or ["None"])
     except flags.SettingsError as error:
         return _refuse(error)
     except model.ModelUnavailable as error:
@@ -87,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return 1 if isinstance(error, model.ModelAway) else 2
 
 
-def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
+def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quantizations: Sequence[str]) -> int:
     from legato_engine import settings
     from legato_engine.errors import EngineError
     from legato_engine.runner import cores
@@ -95,11 +103,10 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int
     from legato_engine.weights.opening import open_weights
 
     try:
-        checkpoint = open_weights(path)
-        for dtype, kv_dtype in itertools.product(dtypes, kv_dtypes):
-            _say(f"compiling kernels for {dtype}, KV {kv_dtype}")
+        for dtype, kv_dtype, quantization in itertools.product(dtypes, kv_dtypes, quantizations):
+            _say(f"compiling kernels for {dtype}, KV {kv_dtype}, quantization {quantization}")
             runner = Runner.load(
-                checkpoint,
+                open_weights(path, quantization),
                 block_size=settings.BLOCK_SIZES["cpu"],
                 kv_cache_bytes=KV_BYTES,
                 dtype=dtype.lower(),

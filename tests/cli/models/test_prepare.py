@@ -14,8 +14,14 @@ def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(legato):
     path = model.resolve(MODEL, lambda _text: None)
     code, out, err = legato("prepare", "--model", path, "--dtype", "Float16", "--kv-cache-dtype", "BFloat16")
     assert code == 2
-    assert "compiling kernels for Float16, KV BFloat16" in out
+    assert "compiling kernels for Float16, KV BFloat16, quantization None" in out
     assert err.startswith("legato prepare: KV cannot be BFloat16 with float16")
+
+
+def test_weights_are_rounded_as_asked(legato):
+    """The built-in model has 4-bit codes, which cannot be rounded again."""
+    code, _, err = legato("prepare", "--model", MODEL, "--quantization", "Int8")
+    assert (code, "engine.quantization is Int8, but its weights are quantized already" in err) == (2, True)
 
 
 def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_compiled_too(legato, monkeypatch):
