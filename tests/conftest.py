@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import certificates
 import psutil
 import pytest
 from virtual_loop import VirtualLoop
@@ -72,6 +73,23 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     if request.node.get_closest_marker("virtual_time"):
         return "asyncio", {"loop_factory": VirtualLoop}
     return "asyncio", {"use_uvloop": request.node.get_closest_marker("uvloop") is not None}
+
+
+def _certificate(factory: pytest.TempPathFactory) -> certificates.TLSFiles:
+    names = "DNS:localhost,IP:127.0.0.1,DNS:s-workers.demo.svc,DNS:demo-workers.default.svc"
+    return certificates.make(factory.mktemp("tls") / "made", names=f"subjectAltName={names}")
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.TLSFiles:
+    """A certificate for this machine and for workers, and its authority."""
+    return _certificate(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> certificates.TLSFiles:
+    """Another authority's, for the same names."""
+    return _certificate(tmp_path_factory)
 
 
 @pytest.fixture(scope="session", autouse=True)

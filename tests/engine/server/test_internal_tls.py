@@ -21,20 +21,6 @@ NAME = "s-workers.demo.svc"
 TOKEN = "a secret"
 
 
-def made(factory, names=f"subjectAltName=DNS:{NAME}", **more):
-    return certificates.make(factory.mktemp("tls") / "made", names=names, **more)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return made(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    return made(tmp_path_factory)
-
-
 @pytest.fixture
 def folder(tmp_path, files):
     installed = tmp_path / "internal-tls"
@@ -154,11 +140,10 @@ async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothin
 
 
 @pytest.mark.parametrize("more", [{"internal_tls_name": NAME}])
-async def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_it(
-    bench, folder, files, tmp_path_factory
-):
+async def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_it(bench, folder, files, tmp_path):
     """Other workers do not take one that is for servers alone; gateways, which it is shown to, do."""
-    servers_only = made(tmp_path_factory, f"subjectAltName=DNS:{NAME}\nextendedKeyUsage=serverAuth", of=files)
+    names = f"subjectAltName=DNS:{NAME}\nextendedKeyUsage=serverAuth"
+    servers_only = certificates.make(tmp_path / "servers only", names=names, of=files)
     await bench.core()
     await until_invalid(bench, 0)
     servers_only.install(folder)

@@ -1,6 +1,5 @@
 """Hand-offs whose control messages go through TLS: which workers use it, whom they refuse, and what can be read."""
 
-import certificates
 import pytest
 from handoff_pair import TOKENS, Pair, Stranger
 
@@ -11,16 +10,6 @@ from legato_engine.transfer.session.events import Aborted, Arrived, Committed, G
 from legato_protocol.wire import handoff
 
 NAME = "s-workers.demo.svc"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "first", names=f"subjectAltName=DNS:{NAME}")
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "second", names=f"subjectAltName=DNS:{NAME}")
 
 
 @pytest.fixture

@@ -30,16 +30,6 @@ LOG = logging.getLogger(__name__)
 ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
-    return certificates.make(tmp_path_factory.mktemp("tls") / "first")
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
-    return certificates.make(tmp_path_factory.mktemp("tls") / "second")
-
-
 async def length(scope: Any, receive: Any, send: Any) -> None:
     """Reads the whole body, then answers with its scheme and its length."""
     size, message = 0, {"more_body": True}

@@ -2,7 +2,6 @@
 
 import base64
 
-import certificates
 import pytest
 from aiohttp import web
 from answering_server import asking
@@ -19,16 +18,6 @@ from legato_protocol.security.tls_files import server_context
 
 NAME = "demo-workers.default.svc"
 STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "own", names=f"subjectAltName=DNS:{NAME}")
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "others", names=f"subjectAltName=DNS:{NAME}")
 
 
 async def test_a_worker_is_asked_over_tls_and_none_that_cannot_prove_who_it_is(files, others):
