@@ -3,7 +3,6 @@
 import asyncio
 import logging
 
-import certificates
 import pytest
 
 from legato_protocol import names
@@ -67,9 +66,9 @@ async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_not
 # internal TLS
 
 
-async def test_an_authority_that_cannot_be_read_is_reported_and_the_next_is_taken(tmp_path_factory, tmp_path):
+async def test_an_authority_that_cannot_be_read_is_reported_and_the_next_is_taken(files, tmp_path):
     """Comments alongside it may have any bytes."""
-    certificates.make(tmp_path_factory.mktemp("tls") / "made").install(tmp_path)
+    files.install(tmp_path)
     authority = tmp_path / names.TLS_AUTHORITY
     good = "# Autorité de la société\n".encode() + authority.read_bytes() + b"\xff\n"
     authority.write_bytes(good)

@@ -3,8 +3,6 @@
 import asyncio
 from unittest.mock import Mock
 
-import certificates
-import pytest
 from websockets.asyncio.server import serve
 
 from legato_gateway.discovery.addresses import WorkerAddress
@@ -15,14 +13,7 @@ from legato_protocol.security.tls_files import InternalTLS, server_context
 from legato_protocol.wire import stream
 
 NAME = "s-workers.demo.svc"
-NAMES = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"
 LIMITS = StreamLimits(backoff_first=0.001, backoff_most=0.01)
-
-
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory):
-    """Certificates of our authority and of another one."""
-    return [certificates.make(tmp_path_factory.mktemp("tls") / name, names=NAMES) for name in ("own", "others")]
 
 
 async def _outcome(lab, trust, *, served=None, tls=True, strict=False):
@@ -59,8 +50,7 @@ def _internal(folder, files, name=NAME):
     return InternalTLS(folder, name)
 
 
-async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, authorities, tmp_path):
-    files, others = authorities
+async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, files, others, tmp_path):
     served, own = server_context(files.certificate, files.key), _internal(tmp_path / "own", files)
     assert (await _outcome(lab, own, served=served))[0] == "greeted"
     assert (await _outcome(lab, own, served=served, tls=False, strict=True))[0] == "greeted"
@@ -74,8 +64,8 @@ async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_
         assert connections == 0
 
 
-async def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, authorities, tmp_path):
-    own = _internal(tmp_path / "own", authorities[0])
+async def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, files, tmp_path):
+    own = _internal(tmp_path / "own", files)
     assert (await _outcome(lab, own, tls=False))[0] == "greeted"
     for given in ({"tls": False, "strict": True}, {"tls": True}):
         outcome, connections = await _outcome(lab, own, **given)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import certificates
 import pytest
 from http_server import listening
 from uvicorn.server import ServerState
@@ -235,8 +234,7 @@ async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_
     assert answer.endswith(b"refused")
 
 
-async def test_over_tls_it_is_the_same(tmp_path):
-    files = certificates.make(tmp_path / "tls")
+async def test_over_tls_it_is_the_same(files):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)
 
