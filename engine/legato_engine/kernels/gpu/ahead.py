@@ -6,7 +6,7 @@ launches; nothing runs, and tensors may be anywhere. A worker with that cache co
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -96,6 +96,15 @@ def compilations() -> Iterator[list[str]]:
         triton.knobs.runtime.jit_cache_hook = before
 
 
+def _flat(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Arguments by name, with the fields of named tuples as `argument.field`."""
+    for name, value in arguments:
+        if (fields := getattr(value, "_fields", None)) is not None:
+            yield from _flat((f"{name}.{field}", part) for field, part in zip(fields, value, strict=True))
+        else:
+            yield name, value
+
+
 class _Launcher:
     """Triton's launcher of one compiled kernel, which it keeps with the kernel."""
 
@@ -108,7 +117,7 @@ class _Launcher:
         self, x: int, y: int, z: int, _stream: Any, _function: Any, _packed: Any, _about: Any, _enter: Any, _exit: Any,
         *arguments: Any,
     ) -> None:  # fmt: skip
-        given = dict(zip(self._names, arguments, strict=True))
+        given = dict(_flat(zip(self._names, arguments, strict=True)))
         pointers = {name: value.data_ptr() for name, value in given.items() if isinstance(value, torch.Tensor)}
         scalars = {name: value for name, value in given.items() if name not in pointers}
         chosen = self._metadata

@@ -6,8 +6,16 @@ import triton.language as tl
 _LARGEST = tl.constexpr(0x43E00000)  # bits of 448
 _LEAST_NORMAL = tl.constexpr(0x3C800000)  # bits of 2^-6
 _INFINITE = tl.constexpr(0x7F800000)
-_STEPS = tl.constexpr(24576.0)  # floats near it are multiples of 2^-9, as numbers below _LEAST_NORMAL
-_STEPS_BITS = tl.constexpr(0x46C00000)
+# Adding it rounds floats below _LEAST_NORMAL to multiples of 2^-9, the distance of e4m3 numbers there.
+_SUBNORMAL_ROUNDER = tl.constexpr(24576.0)
+_ROUNDER_BITS = tl.constexpr(0x46C00000)
+
+_FIRST_CAPABILITY = 89
+
+
+def has_float8(chip: str) -> bool:
+    """True if a chip such as `sm_90` has instructions for e4m3: to multiply matrices, and to convert numbers."""
+    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _FIRST_CAPABILITY
 
 
 @triton.jit
@@ -17,7 +25,7 @@ def encoded(x):
     size = bits & 0x7FFFFFFF
     clamped = tl.minimum(size, _LARGEST)
     normal = ((clamped + 0x7FFFF + ((clamped >> 20) & 1)) >> 20) - 960  # 120 << 3, the difference of the exponents
-    small = (clamped.to(tl.float32, bitcast=True) + _STEPS).to(tl.uint32, bitcast=True) - _STEPS_BITS
+    small = (clamped.to(tl.float32, bitcast=True) + _SUBNORMAL_ROUNDER).to(tl.uint32, bitcast=True) - _ROUNDER_BITS
     code = tl.where(size < _LEAST_NORMAL, small, normal)
     code = tl.where(size < _INFINITE, code, 0x7F)
     return (code | ((bits >> 24) & 0x80)).to(tl.uint8)

@@ -16,10 +16,10 @@ def _normed(first, second, weight, near, far, pair, eps, HALF: tl.constexpr, dty
     """RMSNorm of each head, both numbers of its pairs [TOKENS, HEADS, PAIRS] in float32."""
     squares = tl.sum(first * first, 2) + tl.sum(second * second, 2)
     scale = tl.rsqrt(squares / (2 * HALF) + eps)[:, :, None]
-    by_first = tl.load(weight + near, mask=pair < HALF, other=0.0)
-    by_second = tl.load(weight + far, mask=pair < HALF, other=0.0)
-    first = (first * scale).to(by_first.dtype).to(tl.float32) * by_first.to(tl.float32)
-    second = (second * scale).to(by_first.dtype).to(tl.float32) * by_second.to(tl.float32)
+    first_weight = tl.load(weight + near, mask=pair < HALF, other=0.0)
+    second_weight = tl.load(weight + far, mask=pair < HALF, other=0.0)
+    first = (first * scale).to(first_weight.dtype).to(tl.float32) * first_weight.to(tl.float32)
+    second = (second * scale).to(first_weight.dtype).to(tl.float32) * second_weight.to(tl.float32)
     first, second = first.to(dtype).to(tl.float32), second.to(dtype).to(tl.float32)
     return first, second
 
@@ -35,12 +35,28 @@ def _rotated(at, inside, weight, cosines, sines, near, far, pair, eps, HALF: tl.
 
 
 @triton.jit
-def _write(to, near, far, first, second, by, inside):
-    """Writes the pairs of keys or values: e4m3 times `by` as uint8, or floats."""
-    if by is not None:
-        first, second = encoded(first.to(tl.float32) * by), encoded(second.to(tl.float32) * by)
+def _write(to, near, far, first, second, factor, inside):
+    """Writes the pairs of keys or values: times the factor in e4m3, as uint8, or as floats."""
+    if factor is not None:
+        first, second = encoded(first.to(tl.float32) * factor), encoded(second.to(tl.float32) * factor)
     tl.store(to + near, first.to(to.dtype.element_ty), mask=inside)
     tl.store(to + far, second.to(to.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _angles(cos, sin, position, pair, known, ROTATED: tl.constexpr):
+    """Cosines and sines [TOKENS, 1, PAIRS]; pairs that are not rotated have the angle 0."""
+    angle = position * ROTATED + pair
+    cosines = tl.load(cos + angle, mask=known & (pair < ROTATED), other=1.0)
+    sines = tl.load(sin + angle, mask=known & (pair < ROTATED), other=0.0)
+    return cosines, sines
+
+
+@triton.jit
+def _write_values(at, to, near, far, factor, inside):
+    """Copies the pairs of values at `at`."""
+    first, second = tl.load(at + near, mask=inside), tl.load(at + far, mask=inside)
+    _write(to, near, far, first, second, factor, inside)
 
 
 @triton.jit(do_not_specialize=["tokens"])  # compiled once for all sizes of a step
@@ -75,9 +91,7 @@ def _norm_rotate_write(
     slot = tl.load(slots + token, mask=token < tokens, other=-1)
     known = slot >= 0
     position = tl.load(positions + token, mask=known, other=0).to(tl.int64)
-    angle = position * ROTATED + pair
-    cosines = tl.load(cos + angle, mask=known & (pair < ROTATED), other=1.0)
-    sines = tl.load(sin + angle, mask=known & (pair < ROTATED), other=0.0)
+    cosines, sines = _angles(cos, sin, position, pair, known, ROTATED)
     near, far = pair, pair + HALF  # the numbers of a pair in their head
     if ROTATED != HALF:  # rotated pairs come first; the other numbers are pairs that stay as they are
         near = tl.where(pair < ROTATED, pair, pair + ROTATED)
@@ -99,14 +113,12 @@ def _norm_rotate_write(
         place = (slot // BLOCK).to(tl.int64) * block_stride + (slot % BLOCK) * place_stride
         to = layer + place + head.to(tl.int64) * head_stride
         first, second = _rotated(at, inside, key_norm, cosines, sines, near, far, pair, eps, HALF)
-        of_keys, of_values = None, None
+        key_factor, value_factor = None, None
         if factors is not None:
-            of_keys = tl.load(factors + head, mask=head < KV_HEADS, other=0.0)
-            of_values = tl.load(factors + KV_HEADS + head, mask=head < KV_HEADS, other=0.0)
-        _write(to, near, far, first, second, of_keys, inside)
-        at += KV_HEADS * 2 * HALF
-        values = tl.load(at + near, mask=inside), tl.load(at + far, mask=inside)
-        _write(to + values_stride, near, far, values[0], values[1], of_values, inside)
+            key_factor = tl.load(factors + head, mask=head < KV_HEADS, other=0.0)
+            value_factor = tl.load(factors + KV_HEADS + head, mask=head < KV_HEADS, other=0.0)
+        _write(to, near, far, first, second, key_factor, inside)
+        _write_values(at + KV_HEADS * 2 * HALF, to + values_stride, near, far, value_factor, inside)
 
 
 def norm_rotate_write(

@@ -40,28 +40,23 @@ def _load(pointers, seen, dim, DIM: tl.constexpr, PADDED: tl.constexpr, MASKED: 
 
 @triton.jit
 def _tiles(
+    softmax,  # largest score [TILE_M], sum of weights [TILE_M], weighted values [TILE_M, PADDED]
     q,  # [TILE_M, PADDED]
-    largest,  # [TILE_M]
-    total,  # [TILE_M]
-    sums,  # [TILE_M, PADDED]
     begin,
     end,
-    keys,
-    to_values,
-    table,
-    low,
-    length,
-    position,  # [TILE_M]
-    window,
+    kv,
+    limits,
     scale,
-    block_stride,
-    place_stride,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
+    """Adds the tiles `begin … end - 1` to `softmax`. For `kv` and `limits` see `attend_items`."""
+    largest, total, sums = softmax
+    keys, to_values, table, block_stride, place_stride = kv
+    low, length, position, window = limits
     place = tl.arange(0, TILE_N)
     dim = tl.arange(0, PADDED)
     inside = place % BLOCK if TILE_N > BLOCK else place
@@ -69,10 +64,10 @@ def _tiles(
     ids = _block_ids(table, begin * TILE_N, length, BLOCK, TILE_N)
     for tile in tl.range(begin, end):
         first = tile * TILE_N
-        kv = first + place
-        seen = kv < length
+        kv_position = first + place
+        seen = kv_position < length
         if window is not None:
-            seen = seen & (kv >= low)
+            seen = seen & (kv_position >= low)
         within = inside if TILE_N > BLOCK else inside + first % BLOCK
         rows = ids.to(tl.int64) * block_stride + within * place_stride
         pointers = keys + rows[:, None] + dim[None, :]
@@ -82,9 +77,9 @@ def _tiles(
 
         scores = tl.dot(q, tl.trans(k))
         if MASKED:
-            allowed = kv[None, :] <= position[:, None]
+            allowed = kv_position[None, :] <= position[:, None]
             if window is not None:
-                allowed = allowed & (kv[None, :] > position[:, None] - window)
+                allowed = allowed & (kv_position[None, :] > position[:, None] - window)
             scores = tl.where(allowed, scores, float("-inf"))
         larger = tl.maximum(largest, tl.max(scores, 1) * scale)
         weights = tl.math.exp2(scores * scale - larger[:, None])  # one fused instruction a score, before its power
@@ -105,33 +100,34 @@ def _item(items, item):
 
 
 @triton.jit
+def _range(first_lane, tokens, length, window, GROUP: tl.constexpr, TILE_M: tl.constexpr):
+    """The first position that a lane may see, and the lowest and highest position of the lanes."""
+    lowest = length - tokens + first_lane // GROUP
+    highest = tl.minimum(length - tokens + (first_lane + TILE_M - 1) // GROUP, length - 1)
+    low = 0
+    if window is not None:
+        low = lowest - window + 1
+    return low, lowest, highest
+
+
+@triton.jit
 def _all_tiles(
-    q, begin, end, keys, to_values, table, low, lowest, highest, length, position, window, scale, block_stride,
-    place_stride, DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr, FULL_TILES: tl.constexpr,
+    q, begin, end, kv, limits, lowest, highest, scale, DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
     """First the tiles that a window cuts, then the tiles that all lanes see, then those that the causal mask cuts."""
+    window = limits[3]
     largest = tl.full([TILE_M], _LEAST, tl.float32)
-    total = tl.zeros([TILE_M], tl.float32)
-    sums = tl.zeros([TILE_M, PADDED], tl.float32)
+    softmax = largest, tl.zeros([TILE_M], tl.float32), tl.zeros([TILE_M, PADDED], tl.float32)
     if FULL_TILES:
         full = begin
         if window is not None:
             full = tl.maximum(begin, tl.cdiv(tl.maximum(highest - window + 1, 0), TILE_N))
-            largest, total, sums = _tiles(
-                q, largest, total, sums, begin, full, keys, to_values, table, low, length, position, window, scale,
-                block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
-            )  # fmt: skip
+            softmax = _tiles(softmax, q, begin, full, kv, limits, scale, DIM, PADDED, BLOCK, TILE_N, True)
         masked = tl.maximum(full, (lowest + 1) // TILE_N)
-        largest, total, sums = _tiles(
-            q, largest, total, sums, full, masked, keys, to_values, table, low, length, position, window, scale,
-            block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, False,
-        )  # fmt: skip
+        softmax = _tiles(softmax, q, full, masked, kv, limits, scale, DIM, PADDED, BLOCK, TILE_N, False)
         begin = masked
-    return _tiles(
-        q, largest, total, sums, begin, end, keys, to_values, table, low, length, position, window, scale,
-        block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
-    )  # fmt: skip
+    return _tiles(softmax, q, begin, end, kv, limits, scale, DIM, PADDED, BLOCK, TILE_N, True)
 
 
 @triton.jit
@@ -184,22 +180,17 @@ def attend_items(
     real = (lane < tokens * GROUP)[:, None] & (dim < DIM)[None, :]
     at = (start + token).to(tl.int64)
     q = tl.load(queries + (at * token_stride + head * head_stride)[:, None] + dim[None, :], mask=real, other=0.0)
-    position = length - tokens + token
-    lowest = length - tokens + first_lane // GROUP
-    highest = tl.minimum(length - tokens + (first_lane + TILE_M - 1) // GROUP, length - 1)
-    low = 0
-    if window is not None:
-        low = lowest - window + 1
-    keys = layer + kv_head.to(tl.int64) * kv_stride
+    low, lowest, highest = _range(first_lane, tokens, length, window, GROUP, TILE_M)
     if kv_scales is not None:
         scale *= tl.load(kv_scales + kv_head)
-    table = tables + row.to(tl.int64) * table_stride
-
+    # Keys of the KV head, the distance of values from them, the row's blocks, and strides of blocks and positions.
+    keys, table = layer + kv_head.to(tl.int64) * kv_stride, tables + row.to(tl.int64) * table_stride
+    kv = keys, to_values, table, block_stride, place_stride
+    # The first position that a lane may see, the number of positions, and the position of each lane.
+    limits = low, length, length - tokens + token, window
     largest, total, sums = _all_tiles(
-        q, begin, end, keys, to_values, table, low, lowest, highest, length, position, window, scale, block_stride,
-        place_stride, DIM, PADDED, BLOCK, TILE_M, TILE_N, FULL_TILES,
-    )  # fmt: skip
-
+        q, begin, end, kv, limits, lowest, highest, scale, DIM, PADDED, BLOCK, TILE_M, TILE_N, FULL_TILES
+    )
     if kv_scales is not None:
         sums *= tl.load(kv_scales + tl.num_programs(0) + kv_head)
     if slot < 0:

@@ -1,8 +1,9 @@
 """The layout of quantized weights on a GPU.
 
-A unit is some neighbouring inputs of an output that share a scale. Codes of 8 bits are in the order of the weight. Of
-4-bit codes, a byte holds one of a unit in its low bits and one of the next unit in its high bits, so that both are
-numbers after one operation each; pairs of units are stored one after the other, each with all outputs.
+A unit is a run of neighbouring inputs with one scale; a kernel loads and multiplies one unit at a time. Codes of 8 bits
+are stored as in the weight, [outputs, inputs]. Codes of 4 bits are stored by pairs of units, [pairs, outputs, unit]:
+the low half of each byte is a code of the first unit, the high half the code at the same place of the second. So one
+mask or shift yields the codes of a whole unit, in order.
 """
 
 from dataclasses import dataclass

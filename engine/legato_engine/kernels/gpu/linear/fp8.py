@@ -31,9 +31,9 @@ def _quantize_rows(
     place = tl.arange(0, WIDTH)[None, :]
     column = group[:, None] * GROUP + place
     inside = (place < GROUP) & (column < INPUTS)
-    given = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    largest = tl.maximum(tl.max(tl.abs(given), 1), 1e-30)  # above 0: a row of zeros has a scale, too
-    codes = tl.minimum(tl.maximum(given / (largest / 448.0)[:, None], -448.0), 448.0)
+    numbers = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(numbers), 1), 1e-30)  # above 0: a row of zeros has a scale, too
+    codes = tl.minimum(tl.maximum(numbers / (largest / 448.0)[:, None], -448.0), 448.0)
     tl.store(out + row * INPUTS + column, codes.to(tl.float8e4nv), mask=inside)
     tl.store(scales + group * rows + row, largest / 448.0, mask=group * GROUP < INPUTS)
 
@@ -53,11 +53,11 @@ def quantize_rows(x: torch.Tensor, group: int, out: torch.Tensor, scales: torch.
 
 
 @triton.jit
-def _by(x_scales, scale, group, row, n, within, inside, rows, outputs):
+def _scales(x_scales, scale, group, row, n, within, inside, rows, outputs):
     """Scales of a group: of rows [TILE_M, 1] and of outputs [1, TILE_N]."""
-    of_rows = tl.load(x_scales + group * rows + row, mask=within, other=0.0)
-    of_outputs = tl.load(scale + group * outputs + n, mask=inside, other=0.0)
-    return of_rows[:, None], of_outputs[None, :]
+    row_scale = tl.load(x_scales + group * rows + row, mask=within, other=0.0)
+    output_scale = tl.load(scale + group * outputs + n, mask=inside, other=0.0)
+    return row_scale[:, None], output_scale[None, :]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -88,18 +88,18 @@ def _multiply_fp8(
     from_codes = codes + n.to(tl.int64)[None, :] * inputs + k[:, None]
     sums = tl.zeros([TILE_M, TILE_N], tl.float32)
     # Scales of the next unit are carried: loaded and used in one iteration, the loop would wait for them.
-    of_rows, of_outputs = _by(x_scales, scale, 0, row, n, within, inside, rows, outputs)
+    row_scale, output_scale = _scales(x_scales, scale, 0, row, n, within, inside, rows, outputs)
     for first in tl.range(0, inputs, UNIT):
-        given = tl.load(from_x + first, mask=within[:, None], other=0.0)
+        x_tile = tl.load(from_x + first, mask=within[:, None], other=0.0)
         weight = tl.load(from_codes + first, mask=inside[None, :], other=0.0)
         if GROUP == 0:
-            sums = tl.dot(given, weight, sums, max_num_imprecise_acc=UNIT)
+            sums = tl.dot(x_tile, weight, sums, max_num_imprecise_acc=UNIT)
         else:
-            sums += tl.dot(given, weight) * (of_rows * of_outputs)
+            sums += tl.dot(x_tile, weight) * (row_scale * output_scale)
             group = tl.minimum(first + UNIT, inputs - 1) // GROUP
-            of_rows, of_outputs = _by(x_scales, scale, group, row, n, within, inside, rows, outputs)
+            row_scale, output_scale = _scales(x_scales, scale, group, row, n, within, inside, rows, outputs)
     if GROUP == 0:
-        sums *= of_rows * of_outputs
+        sums *= row_scale * output_scale
     if bias is not None:
         sums += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     to = out + row.to(tl.int64)[:, None] * out_stride + n[None, :]

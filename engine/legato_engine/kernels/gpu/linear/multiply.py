@@ -5,6 +5,8 @@ A program multiplies the codes, which are exact in 16 bits, and scales the sums 
 are too few to fill the chip, inputs are split among programs, whose sums a second launch adds in a fixed order.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -15,6 +17,27 @@ from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix
 _INT4, _INT8 = tl.constexpr(int(CodeKind.INT4)), tl.constexpr(int(CodeKind.INT8))
 _LEAST_UNITS = 8  # of a split: loads of fewer do not overlap
 _ADDED = tl.constexpr(1024)  # outputs that a program adds
+
+
+class _Scaling(NamedTuple):
+    """The scales, zero points and minima of a weight, each [groups, outputs]; see `CodeMatrix`."""
+
+    scale: torch.Tensor
+    scale_factors: torch.Tensor | None
+    zeros: torch.Tensor | None
+    minimum: torch.Tensor | None
+    minimum_factors: torch.Tensor | None
+
+
+class _Format(NamedTuple):
+    """Constants of a weight that kernels are compiled for."""
+
+    KIND: int
+    UNIT: int
+    GROUP: int  # inputs that share a scale, or 0: all inputs share one
+    SHARED: int  # groups that share a factor of scales
+    MINIMUM_SHARED: int
+    ZERO: int
 
 
 @triton.jit
@@ -40,34 +63,44 @@ def _numbers(codes, KIND: tl.constexpr, dtype: tl.constexpr, ZERO: tl.constexpr)
 
 
 @triton.jit
-def _scales(values, factors, group, n, inside, outputs, SHARED: tl.constexpr):
-    """float32 [TILE_N] of one group."""
-    scale = tl.load(values + group * outputs + n, mask=inside, other=0).to(tl.float32)
+def _group_numbers(values, factors, group, n, inside, outputs, SHARED: tl.constexpr):
+    """The scales or minima of one group, float32 [TILE_N]."""
+    numbers = tl.load(values + group * outputs + n, mask=inside, other=0).to(tl.float32)
     if factors is not None:
-        scale *= tl.load(factors + group // SHARED * outputs + n, mask=inside, other=0).to(tl.float32)
-    return scale
+        numbers *= tl.load(factors + group // SHARED * outputs + n, mask=inside, other=0).to(tl.float32)
+    return numbers
 
 
 @triton.jit
-def _group(
-    scale, scale_factors, zeros, minimum, minimum_factors, first, inputs, n, inside, outputs, GROUP: tl.constexpr,
-    SHARED: tl.constexpr, MINIMUM_SHARED: tl.constexpr, ZERO: tl.constexpr,
-):  # fmt: skip
+def _group(scaling, first, inputs, n, inside, outputs, FORMAT: tl.constexpr):
     """Scales and minima [TILE_N] of the group with the input `first`, or of the last group: a weight is the scale times
     code - ZERO, plus the minimum."""
-    group = tl.minimum(first, inputs - 1) // GROUP if GROUP else 0
-    by = _scales(scale, scale_factors, group, n, inside, outputs, SHARED)
-    if minimum is not None:
-        least = _scales(minimum, minimum_factors, group, n, inside, outputs, MINIMUM_SHARED)
-    elif zeros is not None:
-        least = by * (ZERO - tl.load(zeros + group * outputs + n, mask=inside, other=0).to(tl.float32))
+    group = tl.minimum(first, inputs - 1) // FORMAT.GROUP if FORMAT.GROUP else 0
+    scale = _group_numbers(scaling.scale, scaling.scale_factors, group, n, inside, outputs, FORMAT.SHARED)
+    if scaling.minimum is not None:
+        minimum = _group_numbers(
+            scaling.minimum, scaling.minimum_factors, group, n, inside, outputs, FORMAT.MINIMUM_SHARED
+        )
+    elif scaling.zeros is not None:
+        zero = tl.load(scaling.zeros + group * outputs + n, mask=inside, other=0).to(tl.float32)
+        minimum = scale * (FORMAT.ZERO - zero)
     else:
-        least = tl.zeros_like(by)
-    return by, least
+        minimum = tl.zeros_like(scale)
+    return scale, minimum
 
 
 @triton.jit
-def _given(from_x, order, inputs, first, within, UNIT: tl.constexpr, EVEN: tl.constexpr):
+def _groups(scaling, first, inputs, n, inside, outputs, FORMAT: tl.constexpr, SEPARATE: tl.constexpr):
+    """Scales and minima of the unit from the input `first` on, and of the last unit in the same bytes."""
+    scale, minimum = _group(scaling, first, inputs, n, inside, outputs, FORMAT)
+    last_scale, last_minimum = scale, minimum
+    if SEPARATE:
+        last_scale, last_minimum = _group(scaling, first + FORMAT.UNIT, inputs, n, inside, outputs, FORMAT)
+    return scale, minimum, last_scale, last_minimum
+
+
+@triton.jit
+def _load_inputs(from_x, order, inputs, first, within, UNIT: tl.constexpr, EVEN: tl.constexpr):
     """x [TILE_M, UNIT] for the columns of codes from `first` on; 0 beyond the inputs."""
     k = first + tl.arange(0, UNIT)
     present = within if EVEN else within & (k < inputs)[None, :]
@@ -77,26 +110,61 @@ def _given(from_x, order, inputs, first, within, UNIT: tl.constexpr, EVEN: tl.co
 
 
 @triton.jit
-def _taken(held, KIND: tl.constexpr, PART: tl.constexpr):
-    """The codes of one of the units in a byte."""
+def _unit_codes(code_bytes, KIND: tl.constexpr, PART: tl.constexpr):
+    """The codes of one of the units in the bytes."""
     if KIND != _INT4:
-        taken = held
+        codes = code_bytes
     elif PART == 0:
-        taken = held & 15
+        codes = code_bytes & 15
     else:
-        taken = held >> 4
-    return taken
+        codes = code_bytes >> 4
+    return codes
+
+
+@triton.jit
+def _add_product(sums, x, code_bytes, FORMAT: tl.constexpr, PART: tl.constexpr):
+    """sums [TILE_M, TILE_N], or 0 if None, plus x [TILE_M, UNIT] times the codes of a unit, without their scale."""
+    codes = _unit_codes(code_bytes, FORMAT.KIND, PART)
+    numbers = tl.trans(_numbers(codes, FORMAT.KIND, x.dtype, FORMAT.ZERO))
+    if sums is None:
+        products = tl.dot(x, numbers, input_precision="ieee")
+    else:
+        products = tl.dot(x, numbers, sums, input_precision="ieee")
+    return products
+
+
+@triton.jit
+def _add_units(
+    sums, code_bytes, groups, from_x, order, inputs, first, within, FORMAT: tl.constexpr, EVEN: tl.constexpr,
+    MINIMA: tl.constexpr, SEPARATE: tl.constexpr,
+):  # fmt: skip
+    """Adds the products of x with the units in the bytes, scaled with `_groups` unless all inputs share a scale."""
+    scale, minimum, last_scale, last_minimum = groups
+    x = _load_inputs(from_x, order, inputs, first, within, FORMAT.UNIT, EVEN)
+    products = _add_product(sums if FORMAT.GROUP == 0 else None, x, code_bytes, FORMAT, 0)
+    wide = x.to(tl.float32)
+    if SEPARATE:
+        sums += products * scale[None, :]
+        if MINIMA:
+            sums += tl.sum(wide, 1)[:, None] * minimum[None, :]
+    if FORMAT.KIND == _INT4:
+        x = _load_inputs(from_x, order, inputs, first + FORMAT.UNIT, within, FORMAT.UNIT, EVEN)
+        products = _add_product(None if SEPARATE else products, x, code_bytes, FORMAT, 1)
+        wide = x.to(tl.float32) if SEPARATE else wide + x.to(tl.float32)
+    if FORMAT.GROUP == 0:
+        sums = products
+    else:
+        if MINIMA:
+            sums += tl.sum(wide, 1)[:, None] * last_minimum[None, :]
+        sums += products * last_scale[None, :]
+    return sums
 
 
 @triton.jit(do_not_specialize=["rows", "units_of_split", "split_stride"])  # compiled once for all sizes of a step
 def _multiply_codes(
     x,  # [rows, inputs]
     codes,
-    scale,  # [groups, outputs]
-    scale_factors,
-    zeros,
-    minimum,
-    minimum_factors,
+    scaling,  # _Scaling
     order,  # [inputs]
     bias,  # [outputs]
     out,  # [rows, outputs], or float32 [splits, rows, outputs] without bias
@@ -109,20 +177,14 @@ def _multiply_codes(
     split_stride,
     unit_stride,
     output_stride,
-    KIND: tl.constexpr,
-    UNIT: tl.constexpr,
-    GROUP: tl.constexpr,  # 0: all inputs share a scale
-    SHARED: tl.constexpr,
-    MINIMUM_SHARED: tl.constexpr,
-    ZERO: tl.constexpr,
+    FORMAT: tl.constexpr,  # _Format
     EVEN: tl.constexpr,  # no tile of codes has outputs or inputs beyond the weight
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
 ):
-    PAIRED: tl.constexpr = KIND == _INT4
-    STEP: tl.constexpr = 2 * UNIT if PAIRED else UNIT
-    SAME: tl.constexpr = GROUP % STEP == 0  # both units of a pair are in one group
-    MINIMA: tl.constexpr = minimum is not None or zeros is not None
+    STEP: tl.constexpr = 2 * FORMAT.UNIT if FORMAT.KIND == _INT4 else FORMAT.UNIT
+    SEPARATE: tl.constexpr = FORMAT.GROUP % STEP != 0  # the units of a pair are in two groups
+    MINIMA: tl.constexpr = scaling.minimum is not None or scaling.zeros is not None
     row = tl.program_id(1) * TILE_M + tl.arange(0, TILE_M)
     n = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
     inside = n < outputs
@@ -131,61 +193,20 @@ def _multiply_codes(
     end = tl.minimum(begin + units_of_split, tl.cdiv(inputs, STEP))
     sums = tl.zeros([TILE_M, TILE_N], tl.float32)
     from_x = x + row.to(tl.int64)[:, None] * x_stride
-    from_codes = codes + n.to(tl.int64)[:, None] * output_stride + tl.arange(0, UNIT)[None, :]
+    from_codes = codes + n.to(tl.int64)[:, None] * output_stride + tl.arange(0, FORMAT.UNIT)[None, :]
     # Scales of the next unit are carried: loaded and used in one iteration, the loop would wait for them.
-    by, least = _group(
-        scale, scale_factors, zeros, minimum, minimum_factors, begin * STEP, inputs, n, inside, outputs, GROUP, SHARED,
-        MINIMUM_SHARED, ZERO,
-    )  # fmt: skip
-    next_by, next_least = by, least
-    if not SAME:
-        next_by, next_least = _group(
-            scale, scale_factors, zeros, minimum, minimum_factors, begin * STEP + UNIT, inputs, n, inside, outputs,
-            GROUP, SHARED, MINIMUM_SHARED, ZERO,
-        )  # fmt: skip
+    groups = _groups(scaling, begin * STEP, inputs, n, inside, outputs, FORMAT, SEPARATE)
     for unit in tl.range(begin, end):
         at = from_codes + unit * unit_stride
-        held = tl.load(at) if EVEN else tl.load(at, mask=inside[:, None], other=0)
+        code_bytes = tl.load(at) if EVEN else tl.load(at, mask=inside[:, None], other=0)
         first = unit * STEP
-        given = _given(from_x, order, inputs, first, within, UNIT, EVEN)
-        numbers = tl.trans(_numbers(_taken(held, KIND, 0), KIND, x.dtype.element_ty, ZERO))
-        if GROUP == 0:
-            sums = tl.dot(given, numbers, sums, input_precision="ieee")
-        else:
-            products = tl.dot(given, numbers, input_precision="ieee")
-        if MINIMA:
-            wide = given.to(tl.float32)
-        if PAIRED:
-            if GROUP != 0 and not SAME:
-                sums += products * by[None, :]
-                if MINIMA:
-                    sums += tl.sum(wide, 1)[:, None] * least[None, :]
-            given = _given(from_x, order, inputs, first + UNIT, within, UNIT, EVEN)
-            numbers = tl.trans(_numbers(_taken(held, KIND, 1), KIND, x.dtype.element_ty, ZERO))
-            if GROUP == 0:
-                sums = tl.dot(given, numbers, sums, input_precision="ieee")
-            elif SAME:
-                products = tl.dot(given, numbers, products, input_precision="ieee")
-            else:
-                products = tl.dot(given, numbers, input_precision="ieee")
-            if MINIMA:
-                wide = wide + given.to(tl.float32) if SAME else given.to(tl.float32)
-        if MINIMA:
-            sums += tl.sum(wide, 1)[:, None] * next_least[None, :]
-        if GROUP != 0:
-            sums += products * next_by[None, :]
-            by, least = _group(
-                scale, scale_factors, zeros, minimum, minimum_factors, first + STEP, inputs, n, inside, outputs, GROUP,
-                SHARED, MINIMUM_SHARED, ZERO,
-            )  # fmt: skip
-            next_by, next_least = by, least
-            if PAIRED and not SAME:
-                next_by, next_least = _group(
-                    scale, scale_factors, zeros, minimum, minimum_factors, first + STEP + UNIT, inputs, n, inside,
-                    outputs, GROUP, SHARED, MINIMUM_SHARED, ZERO,
-                )  # fmt: skip
-    if GROUP == 0:
-        sums *= by[None, :]
+        sums = _add_units(
+            sums, code_bytes, groups, from_x, order, inputs, first, within, FORMAT, EVEN, MINIMA, SEPARATE
+        )
+        if FORMAT.GROUP != 0:
+            groups = _groups(scaling, first + STEP, inputs, n, inside, outputs, FORMAT, SEPARATE)
+    if FORMAT.GROUP == 0:
+        sums *= groups[0][None, :]
     if bias is not None:
         sums += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     to = out + tl.program_id(2).to(tl.int64) * split_stride + row.to(tl.int64)[:, None] * out_stride + n[None, :]
@@ -217,11 +238,7 @@ def _add_splits(
 @triton.jit(do_not_specialize=["first", "last"])
 def _dequantize_codes(
     codes,
-    scale,  # [groups, outputs]
-    scale_factors,
-    zeros,
-    minimum,
-    minimum_factors,
+    scaling,  # _Scaling
     order,  # [inputs]
     out,  # [last - first, inputs]
     inputs,
@@ -230,39 +247,31 @@ def _dequantize_codes(
     last,
     unit_stride,
     output_stride,
-    KIND: tl.constexpr,
-    UNIT: tl.constexpr,
-    GROUP: tl.constexpr,
-    SHARED: tl.constexpr,
-    MINIMUM_SHARED: tl.constexpr,
-    ZERO: tl.constexpr,
+    FORMAT: tl.constexpr,  # _Format
     TILE_N: tl.constexpr,
 ):
-    PARTS: tl.constexpr = 2 if KIND == _INT4 else 1
+    PARTS: tl.constexpr = 2 if FORMAT.KIND == _INT4 else 1
     unit = tl.program_id(0)
     n = first + tl.program_id(1) * TILE_N + tl.arange(0, TILE_N)
     inside = n < last
-    place = tl.arange(0, UNIT)
+    place = tl.arange(0, FORMAT.UNIT)
     at = codes + n.to(tl.int64)[:, None] * output_stride + unit * unit_stride + place[None, :]
-    held = tl.load(at, mask=inside[:, None], other=0)
+    code_bytes = tl.load(at, mask=inside[:, None], other=0)
     for part in tl.static_range(PARTS):
-        begin = (unit * PARTS + part) * UNIT
+        begin = (unit * PARTS + part) * FORMAT.UNIT
         k = begin + place
         present = inside[:, None] & (k < inputs)[None, :]
-        by, least = _group(
-            scale, scale_factors, None, minimum, minimum_factors, begin, inputs, n, inside, outputs, GROUP, SHARED,
-            MINIMUM_SHARED, ZERO,
-        )  # fmt: skip
+        scale, minimum = _group(scaling, begin, inputs, n, inside, outputs, FORMAT)
         if order is not None:
             k = tl.load(order + k, mask=k < inputs, other=0)
-        numbers = _numbers(_taken(held, KIND, part), KIND, tl.float32, ZERO)
-        if zeros is not None:
-            group = tl.minimum(begin, inputs - 1) // GROUP
-            zero = tl.load(zeros + group * outputs + n, mask=inside, other=0).to(tl.float32)
-            numbers += ZERO - zero[:, None]
-        numbers *= by[:, None]
-        if minimum is not None:
-            numbers += least[:, None]
+        numbers = _numbers(_unit_codes(code_bytes, FORMAT.KIND, part), FORMAT.KIND, tl.float32, FORMAT.ZERO)
+        if scaling.zeros is not None:
+            group = tl.minimum(begin, inputs - 1) // FORMAT.GROUP
+            zero = tl.load(scaling.zeros + group * outputs + n, mask=inside, other=0).to(tl.float32)
+            numbers += FORMAT.ZERO - zero[:, None]
+        numbers *= scale[:, None]
+        if scaling.minimum is not None:
+            numbers += minimum[:, None]
         to = out + (n - first).to(tl.int64)[:, None] * inputs + k[None, :]
         tl.store(to, numbers.to(out.dtype.element_ty), mask=present)
 
@@ -292,9 +301,9 @@ def multiply(
     even = not weight.outputs % tile_n and not weight.inputs * weight.bits % (8 * weight.unit)
     into, bias_now = (out, bias) if count == 1 else (parts, None)
     _multiply_codes[(triton.cdiv(weight.outputs, tile_n), triton.cdiv(rows, tile_m), count)](
-        x, weight.codes, *_operands(weight), bias_now, into, rows, weight.inputs, weight.outputs,
+        x, weight.codes, _scaling(weight), weight.order, bias_now, into, rows, weight.inputs, weight.outputs,
         triton.cdiv(units, count), x.stride(0), weight.outputs if count > 1 else out.stride(0), rows * weight.outputs,
-        unit_stride, output_stride, EVEN=even, TILE_M=tile_m, TILE_N=tile_n, **_sizes(weight),
+        unit_stride, output_stride, FORMAT=_format(weight), EVEN=even, TILE_M=tile_m, TILE_N=tile_n,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     if count > 1:
@@ -314,24 +323,24 @@ def dequantize(weight: CodeMatrix, first: int, out: torch.Tensor, config: Config
     unit_stride, output_stride = weight.strides
     units = triton.cdiv(weight.inputs * weight.bits, 8 * weight.unit)
     _dequantize_codes[(units, triton.cdiv(len(out), config.tiles["TILE_N"]))](
-        weight.codes, *_operands(weight), out, weight.inputs, weight.outputs, first, first + len(out), unit_stride,
-        output_stride, **_sizes(weight), **config.options,
+        weight.codes, _scaling(weight), weight.order, out, weight.inputs, weight.outputs, first, first + len(out),
+        unit_stride, output_stride, FORMAT=_format(weight), **config.options,
     )  # fmt: skip
 
 
-def _operands(weight: CodeMatrix) -> tuple[torch.Tensor | None, ...]:
-    scale, least = weight.scale, weight.minimum
-    minima = (None, None) if least is None else (least.values, least.factors)
-    return scale.values, scale.factors, weight.zeros, *minima, weight.order
+def _scaling(weight: CodeMatrix) -> _Scaling:
+    scale, minimum = weight.scale, weight.minimum
+    minima = (None, None) if minimum is None else (minimum.values, minimum.factors)
+    return _Scaling(scale.values, scale.factors, weight.zeros, *minima)
 
 
-def _sizes(weight: CodeMatrix) -> dict[str, int]:
+def _format(weight: CodeMatrix) -> _Format:
     whole = weight.group >= weight.inputs and weight.minimum is None and weight.zeros is None
-    return {
-        "KIND": int(weight.kind),
-        "UNIT": weight.unit,
-        "GROUP": 0 if whole else weight.group,
-        "SHARED": weight.scale.shared,
-        "MINIMUM_SHARED": 1 if weight.minimum is None else weight.minimum.shared,
-        "ZERO": weight.zero,
-    }
+    return _Format(
+        KIND=int(weight.kind),
+        UNIT=weight.unit,
+        GROUP=0 if whole else weight.group,
+        SHARED=weight.scale.shared,
+        MINIMUM_SHARED=1 if weight.minimum is None else weight.minimum.shared,
+        ZERO=weight.zero,
+    )
