@@ -1,11 +1,11 @@
 """Quantized weights as kernels for GPUs take them: codes with scales by groups of inputs, of any size and order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from legato_engine.weights.packed import Packed, Scales
+from legato_engine.weights.packed import Packed, Scales, concatenate_scales
 from legato_engine.weights.quantization.formats import Element
 
 ZERO = {Element.FLOAT8: 0, Element.INT8: 0, Element.INT4: 8}  # the zero point of symmetric codes
@@ -69,21 +69,16 @@ class Grouped:
         return by_group.repeat_interleave(self.group, 1)[:, : self.codes.shape[1]]
 
 
-def together(parts: Sequence[Grouped]) -> Grouped:
+def concatenate(parts: Sequence[Grouped]) -> Grouped:
     """Concatenates the outputs of matrices with the same form and number of inputs."""
-    first = parts[0]
-
-    def join(of: Callable[[Grouped], torch.Tensor | None]) -> torch.Tensor | None:
-        tensors = [each for part in parts if (each := of(part)) is not None]
-        return torch.cat(tensors) if tensors else None
-
-    def scales(of: Callable[[Grouped], Scales]) -> Scales:
-        return Scales(torch.cat([of(part).values for part in parts]), join(lambda part: of(part).factors))
-
-    minimum = None if first.minimum is None else scales(lambda part: part.minimum or part.scale)
-    codes = torch.cat([part.codes for part in parts])
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    minima = [part.minimum for part in parts if part.minimum is not None]
     return replace(
-        first, codes=codes, scale=scales(lambda part: part.scale), zeros=join(lambda part: part.zeros), minimum=minimum
+        parts[0],
+        codes=torch.cat([part.codes for part in parts]),
+        scale=concatenate_scales([part.scale for part in parts]),
+        zeros=torch.cat(zeros) if zeros else None,
+        minimum=concatenate_scales(minima) if minima else None,
     )
 
 

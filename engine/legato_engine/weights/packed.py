@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+Join = Callable[[list[torch.Tensor]], torch.Tensor]
+
 
 @dataclass(frozen=True)
 class Scales:
@@ -19,6 +21,12 @@ class Scales:
             return self.values.float()
         repeated = self.values.shape[1] // self.factors.shape[1]
         return self.values.float() * self.factors.float().repeat_interleave(repeated, 1)
+
+
+def concatenate_scales(parts: Sequence[Scales], join: Join = torch.cat) -> Scales:
+    """Concatenates the scales of several matrices along their outputs."""
+    factors = [each.factors for each in parts if each.factors is not None]
+    return Scales(join([each.values for each in parts]), join(factors) if factors else None)
 
 
 @dataclass(frozen=True)
@@ -50,20 +58,15 @@ class Packed:
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packed":
         """Applies `change` to all tensors, whose first axis is `out`."""
-        return together((self,), lambda parts: change(parts[0]))
+        return concatenate((self,), lambda parts: change(parts[0]))
 
 
-def together(parts: Sequence[Packed], join: Callable[[list[torch.Tensor]], torch.Tensor] = torch.cat) -> Packed:
+def concatenate(parts: Sequence[Packed], join: Join = torch.cat) -> Packed:
     """Concatenates the outputs of matrices with the same form and number of inputs."""
-
-    def scales(parts: list[Scales]) -> Scales:
-        factors = [each.factors for each in parts if each.factors is not None]
-        return Scales(join([each.values for each in parts]), join(factors) if factors else None)
-
     minima = [part.minimum for part in parts if part.minimum is not None]
     return Packed(
         parts[0].bits,
         join([part.codes for part in parts]),
-        scales([part.scale for part in parts]),
-        scales(minima) if minima else None,
+        concatenate_scales([part.scale for part in parts], join),
+        concatenate_scales(minima, join) if minima else None,
     )

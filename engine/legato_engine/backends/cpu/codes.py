@@ -14,7 +14,7 @@ from legato_engine.kernels.cpu.linear import codes4, codes8, int8
 from legato_engine.kernels.cpu.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
 from legato_engine.kernels.paths import Path, Product
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.packed import Packed, Scales, together
+from legato_engine.weights.packed import Packed, Scales, concatenate
 
 NO_FACTORS = np.zeros((1, 1, COLUMNS), np.uint16)
 NO_MINIMA = np.zeros((1, 0, COLUMNS), np.uint16)
@@ -95,7 +95,7 @@ def load(checkpoint: Checkpoint, names: Sequence[str], path: Path) -> list[Codes
         packed = checkpoint.packed(f"{name}.weight")
         last = parts[-1] if parts else None
         if packed is not None and isinstance(last, Packed) and last.form == packed.form:
-            parts[-1] = together((last, packed))
+            parts[-1] = concatenate((last, packed))
         else:
             parts.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
     return [Codes(part, path) if isinstance(part, Packed) else part for part in parts]

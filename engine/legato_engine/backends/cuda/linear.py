@@ -17,7 +17,7 @@ from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, pair_units, unit_of
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.grouped import Grouped, together
+from legato_engine.weights.grouped import Grouped, concatenate
 from legato_engine.weights.packed import Scales
 
 _TILE_ROWS = (16, 32, 64)  # of a step that multiplies codes
@@ -191,7 +191,7 @@ def _part(checkpoint: Checkpoint, run: Sequence[_Projection], memory: ProductMem
     if product is None:
         return DensePart(projections.weights(checkpoint, [each.name for each in run], memory.dtype, place))
     codes = [each.codes for each in run if each.codes is not None]
-    return CodesPart(packed(together(codes), place), product, memory)
+    return CodesPart(packed(concatenate(codes), place), product, memory)
 
 
 def packed(weight: Grouped, place: torch.device) -> CodeMatrix:
