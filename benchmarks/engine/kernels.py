@@ -20,7 +20,7 @@ import torch
 from numba import njit, prange
 
 from legato_engine import processor
-from legato_engine.backends.cpu.kv_factors import KVFactors
+from legato_engine.backends.cpu import kv_factors
 from legato_engine.backends.cpu.linear_bf16 import LinearBf16
 from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
 from legato_engine.backends.cpu.numerics import Float32, Tiles
@@ -158,7 +158,7 @@ class Machine:
         work, held = self.numerics.work(step, HEADS // KV_HEADS), self.numerics.held(arena.blocks)
         qkv = np.random.default_rng(0).standard_normal((len(step.tokens), HEADS + 2 * KV_HEADS, DIM), np.float32)
         out = np.zeros((len(qkv), HEADS, DIM), self.numerics.inputs)
-        factors = KVFactors.of(layers, KV_HEADS, None).reading
+        factors = kv_factors.from_scales(layers, KV_HEADS, None).reading
 
         def all_layers() -> None:
             for layer in range(layers):

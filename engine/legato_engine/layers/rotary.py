@@ -1,13 +1,14 @@
 """Tables of rotary angles: cosines and sines of every position a model can have."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from legato_engine.layers.rotation import Rotation
 
+T = TypeVar("T")
 Scaling = Mapping[str, Any]  # see `ModelConfig.rope_scaling`
 
 
@@ -31,6 +32,22 @@ def tables(rotation: Rotation | None, max_length: int) -> tuple[torch.Tensor, to
     angles = torch.outer(torch.arange(max_length).float(), frequencies(rotation.dim, rotation.theta, scaling))
     multiplier = rotation.multiplier * float((scaling or {}).get("attention_factor", 1.0))
     return angles.cos() * multiplier, angles.sin() * multiplier
+
+
+class RotaryTables(Generic[T]):
+    """The tables of a model's rotations in a backend's form, each made once."""
+
+    def __init__(self, max_length: int, form: Callable[[torch.Tensor], T]) -> None:
+        self._max_length = max_length
+        self._form = form
+        self._made: dict[Rotation | None, tuple[T, T]] = {}
+
+    def __getitem__(self, rotation: Rotation | None) -> tuple[T, T]:
+        """Returns cos and sin, see `tables`."""
+        if rotation not in self._made:
+            cos, sin = tables(rotation, self._max_length)
+            self._made[rotation] = self._form(cos), self._form(sin)
+        return self._made[rotation]
 
 
 def _linear(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:

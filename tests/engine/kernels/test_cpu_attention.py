@@ -16,8 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
-from legato_engine.backends.cpu import attention_work
-from legato_engine.backends.cpu.kv_factors import KVFactors
+from legato_engine.backends.cpu import attention_work, kv_factors
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels import paths
@@ -100,7 +99,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
             step.window or 0,
             held,
             step.layer,
-            KVFactors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
+            kv_factors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
             step.threads,
             out,
         )

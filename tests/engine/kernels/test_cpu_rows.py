@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from legato_engine.backends.cpu import kv_factors
 from legato_engine.backends.cpu import low_rank as low_rank_layers
-from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.kernels.cpu import low_rank, rms_norm, rope, silu_mul
 from legato_engine.kernels.cpu.simd.scalar import code_of
 from legato_engine.kernels.reference import float8
@@ -144,7 +144,7 @@ def test_rotation_and_write(tokens, dim, pairs, kind):
     naive_rope.write_kv(turned[:, 3:], given[:, 5:], expected, slots)
     arena = np.zeros((9, 3, 2, 2, 16, dim), kind)
     scales = torch.tensor([[[1.0, 1], [1, 1]], [[0.3, 0.01], [2, 7]], [[1, 1], [1, 1]]]) if kind == np.uint8 else None
-    factors = KVFactors.from_scales(3, 2, scales).writing
+    factors = kv_factors.from_scales(3, 2, scales).writing
 
     rope.rotate_and_write(qkv, 3, positions.numpy(), cos.numpy(), sin.numpy(), arena, 1, slots.numpy(), factors)
 

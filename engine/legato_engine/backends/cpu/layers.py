@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.backends.cpu import low_rank
-from legato_engine.backends.cpu.kv_factors import KVFactors
+from legato_engine.backends.cpu import kv_factors, low_rank
 from legato_engine.backends.cpu.low_rank import CpuLowRank
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
@@ -20,11 +19,10 @@ from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace,
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm
-from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
-from legato_engine.layers.rotation import Rotation
+from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -185,11 +183,10 @@ class CpuBackend:
         self._numerics = numerics
         self._config = config
         self._progress = progress
-        self._factors = KVFactors.from_scales(config.layers, config.kv_heads, kv_scales)
+        self._factors = kv_factors.from_scales(config.layers, config.kv_heads, kv_scales)
         self._eps = np.float32(config.rms_norm_eps)
         self._residual_multiplier = np.float32(config.residual_multiplier)
-        self._max_length = max_length
-        self._rotations: dict[Rotation | None, tuple[Array, Array]] = {}
+        self._angles = RotaryTables(max_length, torch.Tensor.numpy)
         self._tables: dict[str, TokenTable] = {}
         self._head: CpuHead | None = None
         self._last: CpuStep | None = None
@@ -248,7 +245,7 @@ class CpuBackend:
         if shape.query_norm and shape.key_norm:
             norms = self._norm(shape.query_norm), self._norm(shape.key_norm)
         out = self._out("attention", shape.heads * shape.head_dim)
-        return CpuAttention(layer, shape, *self._angles(shape.rotation), norms, self._eps, out)
+        return CpuAttention(layer, shape, *self._angles[shape.rotation], norms, self._eps, out)
 
     def silu_mul(self, width: int) -> CpuActivation:
         return CpuActivation(False, self._out("activation", width))
@@ -265,12 +262,6 @@ class CpuBackend:
 
     def _norm(self, name: str) -> Array:
         return projections.norm(self._checkpoint, name).numpy()
-
-    def _angles(self, rotation: Rotation | None) -> tuple[Array, Array]:
-        if rotation not in self._rotations:
-            cos, sin = rotary.tables(rotation, self._max_length)
-            self._rotations[rotation] = cos.numpy(), sin.numpy()
-        return self._rotations[rotation]
 
     def _out(self, operator: str, width: int) -> CpuBuffer:
         """A buffer for inputs of linear layers."""

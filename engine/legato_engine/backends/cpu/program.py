@@ -52,8 +52,19 @@ class Program:
         self._close()
         self._parts.append(work)
 
-    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        self.add(kernels.NORM, x=x, by=by, residual=residual, out=out, weight=weight, width=len(weight), eps=eps)
+    def norm(
+        self, x: Array, multiplier: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array
+    ) -> None:
+        self.add(
+            kernels.NORM,
+            x=x,
+            multiplier=multiplier,
+            residual=residual,
+            out=out,
+            weight=weight,
+            width=len(weight),
+            eps=eps,
+        )
 
     def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
         width, dim = x.shape[1], len(weight)

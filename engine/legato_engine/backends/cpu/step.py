@@ -5,12 +5,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from legato_engine.backends.cpu.kv_factors import KVFactors
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
 from legato_engine.kernels.cpu.rope import rotate_and_write
 from legato_engine.kernels.cpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
+from legato_engine.layers.kv_factors import KVFactors
 
 Attend = Callable[[Array, Array, Ints, int, Array, int, Array, Array], None]  # `Numerics.attend`
 
@@ -39,8 +39,10 @@ class Operators(Protocol):
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         """Calls a function that has no operator, and returns its result; None if it is only recorded."""
 
-    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        """Computes residual += x · by and out = RMSNorm(residual)."""
+    def norm(
+        self, x: Array, multiplier: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array
+    ) -> None:
+        """Computes residual += x · multiplier and out = RMSNorm(residual)."""
 
     def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
         """Computes RMSNorm of `count` parts of each row in place, of the weight's size, from number `first` on."""
@@ -68,7 +70,9 @@ class CpuStep:
 
     __slots__ = ("_attend", "adapted", "arena", "factors", "hidden", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors, attend: Attend) -> None:
+    def __init__(
+        self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors[Array], attend: Attend
+    ) -> None:
         """`work` is the work list for `attend`."""
         self.inputs = inputs
         self.hidden: tuple[Array, Array] | None = None  # the head's inputs, valid until the next step
@@ -82,8 +86,10 @@ class CpuStep:
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         return work(self)
 
-    def norm(self, x: Array, by: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        add_rms_norm(x, by, residual, self.rows, weight, eps, out)
+    def norm(
+        self, x: Array, multiplier: np.float32, residual: Array, weight: Array, eps: np.float32, out: Array
+    ) -> None:
+        add_rms_norm(x, multiplier, residual, self.rows, weight, eps, out)
 
     def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
         norm_heads(x[: self.rows], first, count, weight, eps)

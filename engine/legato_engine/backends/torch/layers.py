@@ -15,11 +15,10 @@ from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from legato_engine.kernels.torch.rope import rotate, write_kv
 from legato_engine.kernels.torch.silu_mul import gelu_mul, silu_mul
-from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
-from legato_engine.layers.rotation import Rotation
+from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -145,8 +144,7 @@ class TorchBackend:
         self._head: TorchHead | None = None
         self._last: TorchStep | None = None
         self._linears: list[LinearShape] = []
-        self._max_length = max_length
-        self._rotations: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._angles = RotaryTables(max_length, lambda table: table.to(device, dtype)[:, None])
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> TorchStep:
         return TorchStep(inputs, arena)
@@ -189,7 +187,7 @@ class TorchBackend:
             self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)
         )
         scales = None if self._kv_scales is None else KVScales(*self._kv_scales[layer])
-        return TorchAttention(layer, shape, query_norm, key_norm, self._angles(shape.rotation), scales)
+        return TorchAttention(layer, shape, query_norm, key_norm, self._angles[shape.rotation], scales)
 
     def silu_mul(self, width: int) -> TorchActivation:
         return TorchActivation(silu_mul)
@@ -203,13 +201,6 @@ class TorchBackend:
 
     def _norm(self, name: str) -> torch.Tensor:
         return projections.norm(self._checkpoint, name).to(self._device, self._dtype)
-
-    def _angles(self, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
-        if rotation not in self._rotations:
-            cos, sin = rotary.tables(rotation, self._max_length)
-            place = self._device, self._dtype
-            self._rotations[rotation] = cos.to(*place)[:, None], sin.to(*place)[:, None]
-        return self._rotations[rotation]
 
     def _table(self, name: str) -> torch.Tensor:
         """An embedding or output matrix, which may be one and the same."""

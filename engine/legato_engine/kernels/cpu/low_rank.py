@@ -23,9 +23,9 @@ def _token(x, down, up, parts, out):
         begin, end, first, size, at = parts[part]
         to = out[first : first + size]
         for rank in range(begin, end):
-            row, by = up[at + (rank - begin) * size : at + (rank - begin + 1) * size], inner[rank]
+            row, factor = up[at + (rank - begin) * size : at + (rank - begin + 1) * size], inner[rank]
             for i in range(size):
-                to[i] = fused(by, row[i], to[i])
+                to[i] = fused(factor, row[i], to[i])
 
 
 @njit(cache=True, parallel=True, nogil=True)

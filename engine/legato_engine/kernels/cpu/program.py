@@ -48,7 +48,7 @@ _NUMBERS = (
 OPERATOR = np.dtype([
     ("kind", np.int64),
     *((name, np.int64) for name in (*_ADDRESSES, *_NUMBERS)),
-    *((name, np.float32) for name in ("eps", "by")),
+    *((name, np.float32) for name in ("eps", "multiplier")),
 ])  # fmt: skip
 
 
@@ -60,11 +60,11 @@ def _row(at, row, width):
 
 @njit(cache=True)
 def _norm(operator, row):
-    """x, residual, out: float32 [rows, width]; by, which multiplies x; weight [width]; eps."""
+    """x, residual, out: float32 [rows, width]; multiplier of x; weight [width]; eps."""
     width = operator.width
     norm_row(
         _row(operator.x, row, width),
-        operator.by,
+        operator.multiplier,
         _row(operator.residual, row, width),
         _row(operator.weight, 0, width),
         operator.eps,

@@ -19,31 +19,31 @@ def _scale(row, eps):
 
 
 @njit(cache=True)
-def norm_row(x, by, residual, weight, eps, out):
+def norm_row(x, multiplier, residual, weight, eps, out):
     """One row of `add_rms_norm`."""
     for i in range(x.shape[0]):
-        residual[i] += x[i] * by
+        residual[i] += x[i] * multiplier
     scale = _scale(residual, eps)
     for i in range(x.shape[0]):
         out[i] = stored(residual[i] * scale * weight[i], out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def _many(x, by, residual, rows, weight, eps, out):
+def _many(x, multiplier, residual, rows, weight, eps, out):
     for row in prange(rows):
-        norm_row(x[row], by, residual[row], weight, eps, out[row])
+        norm_row(x[row], multiplier, residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)
-def add_rms_norm(x, by, residual, rows, weight, eps, out):
-    """residual += x · by; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16 as uint16;
-    all contiguous.
+def add_rms_norm(x, multiplier, residual, rows, weight, eps, out):
+    """residual += x · multiplier; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16
+    as uint16; all contiguous.
     """
     if rows > FEW:
-        _many(x, by, residual, rows, weight, eps, out)
+        _many(x, multiplier, residual, rows, weight, eps, out)
         return
     for row in range(rows):
-        norm_row(x[row], by, residual[row], weight, eps, out[row])
+        norm_row(x[row], multiplier, residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)

@@ -27,9 +27,9 @@ def rotate_row(heads, queries, cos, sin, block, layer, place, factors):
     for which in range(2):
         for head in range(kv_heads):
             source = heads[queries + which * kv_heads + head]
-            target, by = block[layer, which, head, place], factors[layer, which, head]
+            target, factor = block[layer, which, head, place], factors[layer, which, head]
             for i in range(source.shape[0]):
-                target[i] = stored(source[i] * by, target)
+                target[i] = stored(source[i] * factor, target)
 
 
 @njit(cache=True, parallel=True, nogil=True)

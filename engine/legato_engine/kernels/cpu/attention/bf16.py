@@ -28,15 +28,15 @@ def _memory(dim):
     """
     size = (3 * dim // 2 + max(POSITIONS, dim // 4) + POSITIONS + 2 * GROUP + 2) * LANES
     memory = np.empty(size + 16, np.float32)
-    asked = address(memory) + -address(memory) % 64
-    best = asked + dim // 2 * LINE
+    queries = address(memory) + -address(memory) % 64
+    best = queries + dim // 2 * LINE
     total = best + 2 * LINE
     weighted = total + GROUP * LINE
     scores = weighted + dim * LINE
     weights = scores + max(POSITIONS, dim // 4) * LINE  # at first, queries are transposed there
     pairs = weights + POSITIONS // 2 * LINE
     transposed = pairs + POSITIONS // 2 * LINE
-    return memory, (asked, (best, best + LINE, total, weighted), scores, (weights, pairs, transposed))
+    return memory, (queries, (best, best + LINE, total, weighted), scores, (weights, pairs, transposed))
 
 
 @njit(cache=True)
@@ -61,7 +61,7 @@ def _find_upcoming(counter, work, shared, tables, window, arena, layer, keys):
 
 
 @njit(cache=True)
-def _pack_queries(qkv, task, shared, first_head, room, asked):
+def _pack_queries(qkv, task, shared, first_head, room, queries):
     """Packs the queries of a tile's lanes, one group after the other."""
     dim = qkv.shape[2]
     token, lane, lanes = task.token, task.lane, task.lanes
@@ -70,7 +70,7 @@ def _pack_queries(qkv, task, shared, first_head, room, asked):
             at = lane + group + i
             query = address(qkv) + ((token + at // shared) * qkv.shape[1] + first_head + at % shared) * dim * 4
             of_lanes.pack_query(query, dim, LOG2_E / np.sqrt(np.float32(dim)), room + i * 64)
-        of_lanes.transpose_queries(room, dim, asked + group * dim * 2)
+        of_lanes.transpose_queries(room, dim, queries + group * dim * 2)
 
 
 @njit(cache=True)
@@ -127,11 +127,11 @@ def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, laye
     the next keys, and the positions that each lane sees, from and to.
     """
     dim, to_values, lanes = qkv.shape[2], arena.strides[2], task.lanes
-    asked, results, scores, (weights, pairs, transposed) = memory
+    queries, results, scores, (weights, pairs, transposed) = memory
     keys, following, begins, ends = of_positions
     groups, table = (lanes + GROUP - 1) // GROUP, tables[task.row]
     _begin(dim, groups, results)
-    _pack_queries(qkv, task, shared, kv_head * shared, scores, asked)
+    _pack_queries(qkv, task, shared, kv_head * shared, scores, queries)
     _see(task.start, task.lane, lanes, shared, window, begins, ends)
     begin, end = begins[0] // 16 * 16, ends[LANES - 1]
     _find(arena, layer, kv_head, table, begin, end, following)
@@ -142,7 +142,7 @@ def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, laye
             _find(arena, layer, kv_head, table, first + POSITIONS, end, following)
         else:
             _find_upcoming(counter, work, shared, tables, window, arena, layer, following)
-        products.scores(keys, following, to_values, count, dim, groups, asked, scores)
+        products.scores(keys, following, to_values, count, dim, groups, queries, scores)
         _mask(scores, first, (count + 31) // 32 * 32, begins, ends)
         _weigh(scores, count, lanes, dim, results, (weights, pairs, transposed))
         products.values(keys, to_values, count, dim, groups, weights, pairs, results[3])

@@ -19,18 +19,18 @@ LINE = 128
 
 
 @njit(cache=True)
-def pack_query(query, dim, by, room):
-    """A lane's float32 [dim] times `by`, to its row of room [dim / 32, 16 lanes, 16 words]."""
+def pack_query(query, dim, factor, room):
+    """A lane's float32 [dim] times `factor`, to its row of room [dim / 32, 16 lanes, 16 words]."""
     for part in range(0, dim * 4, 128):
-        first, second = times(load(query + part), by), times(load(query + part + 64), by)
+        first, second = times(load(query + part), factor), times(load(query + part + 64), factor)
         store(room + part * 8, packed(narrowed(first), narrowed(second)))
 
 
 @njit(cache=True)
-def transpose_queries(room, dim, asked):
-    """To asked [dim / 32, 16 words, 16 lanes]."""
+def transpose_queries(room, dim, queries):
+    """To queries [dim / 32, 16 words, 16 lanes]."""
     for tile in range(0, dim * 32, 1024):
-        transpose_16(room + tile, 64, asked + tile, 64)
+        transpose_16(room + tile, 64, queries + tile, 64)
 
 
 @njit(cache=True)
@@ -53,10 +53,10 @@ def raise_best(scores, count, best, scale):
 def rescale(scale, lanes, dim, total, weighted):
     """Scales the earlier results of a group's first `lanes`: total [16, 16] and weighted [16, dim]."""
     for _ in range(lanes):
-        by = broadcast(scale)
-        store(total, multiply(load(total), by))
+        factor = broadcast(scale)
+        store(total, multiply(load(total), factor))
         for at in range(weighted, weighted + dim * 4, 64):
-            store(at, multiply(load(at), by))
+            store(at, multiply(load(at), factor))
         scale += 4
         total += 64
         weighted += dim * 4
@@ -83,8 +83,8 @@ def weigh(scores, count, lanes, best, total, transposed, weights):
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or NaN
 def put_back(weighted, total, dim, out):
     """Writes a lane's weighted [dim], divided by the sum of total [16], as bfloat16 in the original order."""
-    by = np.float32(1) / across(load(total))
+    factor = np.float32(1) / across(load(total))
     for part in range(0, dim * 4, 128):
         a, b = load(weighted + part), load(weighted + part + 64)
-        first, last = times(first_in_order(a, b), by), times(last_in_order(a, b), by)
+        first, last = times(first_in_order(a, b), factor), times(last_in_order(a, b), factor)
         store(out + part // 2, packed(narrowed(first), narrowed(last)))

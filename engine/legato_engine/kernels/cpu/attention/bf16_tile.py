@@ -31,7 +31,7 @@ _WEIGHTS = POSITIONS * 32  # bytes of a group's
 
 
 @njit(cache=True)
-def scores(keys, following, to_values, count, dim, groups, asked, to):
+def scores(keys, following, to_values, count, dim, groups, queries, to):
     """Lines of `count` positions, rounded up to 32. `keys` are the addresses of 16 keys each, `following` the next
     ones, and `to_values` the distance of values from their keys.
     """
@@ -43,19 +43,19 @@ def scores(keys, following, to_values, count, dim, groups, asked, to):
             prefetch(following[half + 1] + line)
             prefetch(following[half + 1] + to_values + line)
         if groups == 1:
-            _scores_of_one(keys[half], keys[half + 1], width, asked, to)
+            _scores_of_one(keys[half], keys[half + 1], width, queries, to)
         else:
-            _scores_of_two(keys[half], keys[half + 1], width, asked, to)
+            _scores_of_two(keys[half], keys[half + 1], width, queries, to)
         to += 32 * LINE
 
 
 @njit(cache=True)
-def _scores_of_one(first, second, width, asked, to):
+def _scores_of_one(first, second, width, queries, to):
     """Scores of one group, for 16 keys at `first` and 16 at `second`."""
     tile_zero_0()
     tile_zero_2()
     for part in range(0, width, 64):
-        tile_load_6(asked + part * 16, 64)
+        tile_load_6(queries + part * 16, 64)
         tile_load_4(first + part, width)
         tile_dot_0()
         tile_load_5(second + part, width)
@@ -65,10 +65,10 @@ def _scores_of_one(first, second, width, asked, to):
 
 
 @njit(cache=True)
-def _scores_of_two(first, second, width, asked, to):
+def _scores_of_two(first, second, width, queries, to):
     zero_32()
     for part in range(0, width, 64):
-        add_32(first + part, second + part, width, asked + part * 16, asked + (width + part) * 16)
+        add_32(first + part, second + part, width, queries + part * 16, queries + (width + part) * 16)
     store_32(to, LINE)
 
 

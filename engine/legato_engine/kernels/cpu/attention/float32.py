@@ -66,20 +66,18 @@ def _take(counter, work, tables, window, arena, layer, keys):
 
 
 @njit(cache=True)
-def _scaled_queries(kv, qkv, by, token, lane, lanes, shared, first_head, asked):
-    """Writes the scaled queries of lanes `lane … lane + lanes - 1`, [lanes, dim], to the address `asked`; `by` is the
-    factor of keys.
-    """
+def _scaled_queries(kv, qkv, key_factor, token, lane, lanes, shared, first_head, queries):
+    """Writes the scaled queries of lanes `lane … lane + lanes - 1`, [lanes, dim], to the address `queries`."""
     dim = qkv.shape[2]
-    scale = LOG2_E / np.sqrt(np.float32(dim)) * by
+    scale = LOG2_E / np.sqrt(np.float32(dim)) * key_factor
     for i in range(lane, lane + lanes):
         head = (token + i // shared) * qkv.shape[1] + first_head + i % shared
-        arrange(kv, address(qkv) + head * dim * 4, dim, scale, asked)
-        asked += dim * 4
+        arrange(kv, address(qkv) + head * dim * 4, dim, scale, queries)
+        queries += dim * 4
 
 
 @njit(cache=True)
-def _tile(kv, qkv, by, task, shared, kv_head, tables, window, arena, layer, memory):
+def _tile(kv, qkv, key_factor, task, shared, kv_head, tables, window, arena, layer, memory):
     """Computes some lanes of one row and KV head; the results are in the room of `memory`, [lanes, dim]."""
     dim, to_values, start, lane, lanes, end = (
         qkv.shape[2],
@@ -89,15 +87,15 @@ def _tile(kv, qkv, by, task, shared, kv_head, tables, window, arena, layer, memo
         task.lanes,
         task.end,
     )
-    asked, weighted, room, scores, (best, total, scale), (keys, following, numbers) = memory
+    queries, weighted, room, scores, (best, total, scale), (keys, following, numbers) = memory
     begins, ends = np.zeros(LANES, np.int64), np.full(LANES, end, np.int64)
     for i in range(lanes):
         ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
     room[lanes * dim : LANES * dim] = np.float32(0)
-    _scaled_queries(kv, qkv, by, task.token, lane, lanes, shared, kv_head * shared, address(room))
-    transpose(address(room), LANES, dim, address(asked))
-    tile_kernels.pack_queries(kv, address(asked), dim)
+    _scaled_queries(kv, qkv, key_factor, task.token, lane, lanes, shared, kv_head * shared, address(room))
+    transpose(address(room), LANES, dim, address(queries))
+    tile_kernels.pack_queries(kv, address(queries), dim)
     addresses = numbers, following, to_values
     best[:], total[:], weighted[:] = LEAST, np.float32(0), np.float32(0)
     begin = max(task.begin, begins[0] // 4 * 4)
@@ -106,24 +104,24 @@ def _tile(kv, qkv, by, task, shared, kv_head, tables, window, arena, layer, memo
         keys[:] = following
         count = min(end - first, POSITIONS)
         _find(arena, layer, kv_head, tables[task.row], first + POSITIONS, end, following)
-        tile_kernels.scores(kv, keys, addresses, count, dim, address(room), address(asked), address(scores))
+        tile_kernels.scores(kv, keys, addresses, count, dim, address(room), address(queries), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
             mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
         tile_kernels.weigh(kv, address(scores), count, address(best), address(total), address(scale))
-        weights, by, into = address(scores), address(scale), address(weighted)
-        tile_kernels.values(kv, keys, addresses, count, dim, address(room), weights, by, into)
+        weights, factor, into = address(scores), address(scale), address(weighted)
+        tile_kernels.values(kv, keys, addresses, count, dim, address(room), weights, factor, into)
     transpose(address(weighted), dim, LANES, address(room))
 
 
 @njit(cache=True)
-def _row(kv, qkv, by, task, shared, kv_head, counter, work, tables, window, arena, layer, memory):
+def _row(kv, qkv, key_factor, task, shared, kv_head, counter, work, tables, window, arena, layer, memory):
     """Computes all heads of one token on a KV head; the results are in `memory`, [lanes, dim]. Returns the number of
     the next task, which is taken here so that its first keys are prefetched during the end of this task.
     """
     dim, to_values, begin, end = qkv.shape[2], arena.strides[2], task.begin, task.end
-    asked, weighted, _, scores, (best, total, scale), (keys, following, _) = memory
-    _scaled_queries(kv, qkv, by, task.token, 0, shared, shared, kv_head * shared, address(asked))
-    row_kernels.pack_queries(kv, address(asked), dim, shared)
+    queries, weighted, _, scores, (best, total, scale), (keys, following, _) = memory
+    _scaled_queries(kv, qkv, key_factor, task.token, 0, shared, shared, kv_head * shared, address(queries))
+    row_kernels.pack_queries(kv, address(queries), dim, shared)
     best[:], total[:], weighted[: (shared + 3) // 4 * 4 * dim] = LEAST, np.float32(0), np.float32(0)
     oldest = max(begin, task.start + 1 - window) if window else begin
     begin, taken = oldest // 4 * 4, 0
@@ -138,7 +136,7 @@ def _row(kv, qkv, by, task, shared, kv_head, counter, work, tables, window, aren
         else:
             taken = _take(counter, work, tables, window, arena, layer, following)
         for head in range(0, shared, 4):
-            lane, heads, at, part = head * 16, shared - head, address(asked) + head * dim * 4, head * dim * 4
+            lane, heads, at, part = head * 16, shared - head, address(queries) + head * dim * 4, head * dim * 4
             row_kernels.scores(kv, keys, following, count, dim, heads, at, address(scores))
             row_kernels.mask(scores, oldest - first, count)
             row_kernels.weigh(kv, address(scores), count, address(best) + lane, address(total) + lane, address(scale))
@@ -172,8 +170,8 @@ def _join(kept, total, weighted):
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or NaN
-def _finish(kv, task, shared, kv_head, factor, best, total, weighted, kept, done, out):
-    """Writes weighted [lanes, dim], once the last of its parts is done; `factor` is the factor of values."""
+def _finish(kv, task, shared, kv_head, value_factor, best, total, weighted, kept, done, out):
+    """Writes weighted [lanes, dim], once the last of its parts is done, times `value_factor`."""
     dim = weighted.shape[1]
     token, lane, lanes, parts = task.token, task.lane, task.lanes, task.parts
     if parts:
@@ -184,8 +182,8 @@ def _finish(kv, task, shared, kv_head, factor, best, total, weighted, kept, done
         _join(own, total, weighted)
     for i in range(lanes):
         head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
-        by = factor / total[i]
-        put_back(kv, address(weighted) + i * dim * 4, dim, by, address(out) + head * dim * 4)
+        scale = value_factor / total[i]
+        put_back(kv, address(weighted) + i * dim * 4, dim, scale, address(out) + head * dim * 4)
 
 
 @njit(cache=True)
@@ -206,13 +204,15 @@ def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept
     while taken < len(work) * kv_heads:
         kv_head = taken // len(work)  # tiles of one head after another, while its keys are in the second cache
         task = work[taken % len(work)]
-        of_keys, of_values = factors[layer, 0, kv_head], factors[layer, 1, kv_head]
+        key_factor, value_factor = factors[layer, 0, kv_head], factors[layer, 1, kv_head]
         if task.lanes == shared and task.lane == 0:
-            taken = _row(kv, qkv, of_keys, task, shared, kv_head, counter, work, tables, window, arena, layer, for_rows)
-            _finish(kv, task, shared, kv_head, of_values, row_best, row_total, of_row, kept, done, out)
+            taken = _row(
+                kv, qkv, key_factor, task, shared, kv_head, counter, work, tables, window, arena, layer, for_rows
+            )
+            _finish(kv, task, shared, kv_head, value_factor, row_best, row_total, of_row, kept, done, out)
         else:
-            _tile(kv, qkv, of_keys, task, shared, kv_head, tables, window, arena, layer, for_tiles)
-            _finish(kv, task, shared, kv_head, of_values, tile_best, tile_total, of_tile, kept, done, out)
+            _tile(kv, qkv, key_factor, task, shared, kv_head, tables, window, arena, layer, for_tiles)
+            _finish(kv, task, shared, kv_head, value_factor, tile_best, tile_total, of_tile, kept, done, out)
             taken = fetch_add(address(counter), 1)
 
 

@@ -13,17 +13,17 @@ from legato_engine.kernels.cpu.simd.vector import broadcast, load, multiply_add
 @njit(cache=True, inline="always")
 def _add_products(query, keys, sums):
     """To the sums of four keys, adds the products of 16 numbers of a query."""
-    by = load(query)
+    operand = load(query)
     return (
-        multiply_add(by, keys[0], sums[0]),
-        multiply_add(by, keys[1], sums[1]),
-        multiply_add(by, keys[2], sums[2]),
-        multiply_add(by, keys[3], sums[3]),
+        multiply_add(operand, keys[0], sums[0]),
+        multiply_add(operand, keys[1], sums[1]),
+        multiply_add(operand, keys[2], sums[2]),
+        multiply_add(operand, keys[3], sums[3]),
     )
 
 
 @njit(cache=True)
-def scores(kv, keys, following, count, dim, heads, asked, scores):
+def scores(kv, keys, following, count, dim, heads, queries, scores):
     """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each, in an arena with
     the tag `kv`, and `following` the next ones. Of more than 3 `heads`, 4 are computed.
     """
@@ -31,7 +31,7 @@ def scores(kv, keys, following, count, dim, heads, asked, scores):
     for four in range((count + 3) // 4):
         a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
         for part in range(0, dim, 32):
-            key, query = keys[four] + part * size, asked + part * 4
+            key, query = keys[four] + part * size, queries + part * 4
             ask_for(following[four] + part * 4 * size, 128 * size)
             of = first(kv, key), first(kv, key + width), first(kv, key + 2 * width), first(kv, key + 3 * width)
             a, b = _add_products(query, of, a), _add_products(query + dim * 4, of, b)
@@ -54,8 +54,8 @@ def scores(kv, keys, following, count, dim, heads, asked, scores):
 
 @njit(cache=True, inline="always")
 def _add_values(weight, values, weighted):
-    by = broadcast(weight)
-    return multiply_add(by, values[0], weighted[0]), multiply_add(by, values[1], weighted[1])
+    operand = broadcast(weight)
+    return multiply_add(operand, values[0], weighted[0]), multiply_add(operand, values[1], weighted[1])
 
 
 @njit(cache=True)

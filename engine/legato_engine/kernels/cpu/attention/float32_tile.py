@@ -13,31 +13,32 @@ from legato_engine.kernels.cpu.simd.vector import add, broadcast, load, multiply
 
 
 @njit(cache=True)
-def _add_products(sums, by, at, distance):
-    """To the sums of four numbers, `distance` bytes apart, adds their products with `by`."""
+def _add_products(sums, operands, at, distance):
+    """To the sums of four numbers, `distance` bytes apart, adds their products with `operands`."""
     a, b, c, d = broadcast(at), broadcast(at + distance), broadcast(at + 2 * distance), broadcast(at + 3 * distance)
     return (
-        multiply_add(by[0], a, sums[0]), multiply_add(by[1], a, sums[1]),
-        multiply_add(by[0], b, sums[2]), multiply_add(by[1], b, sums[3]),
-        multiply_add(by[0], c, sums[4]), multiply_add(by[1], c, sums[5]),
-        multiply_add(by[0], d, sums[6]), multiply_add(by[1], d, sums[7]),
+        multiply_add(operands[0], a, sums[0]), multiply_add(operands[1], a, sums[1]),
+        multiply_add(operands[0], b, sums[2]), multiply_add(operands[1], b, sums[3]),
+        multiply_add(operands[0], c, sums[4]), multiply_add(operands[1], c, sums[5]),
+        multiply_add(operands[0], d, sums[6]), multiply_add(operands[1], d, sums[7]),
     )  # fmt: skip
 
 
 @njit(cache=True)
-def scores(kv, numbers, following, to_values, count, dim, asked, scores):
-    """scores [count, 32] of `count` positions; asked [dim, 32]. `numbers` are the addresses of 4 keys each, in float32;
-    `following` are the next ones, in an arena with the tag `kv`, and `to_values` is the distance of values from keys.
+def scores(kv, numbers, following, to_values, count, dim, queries, scores):
+    """scores [count, 32] of `count` positions; queries [dim, 32]. `numbers` are the addresses of 4 keys each, in
+    float32; `following` are the next ones, in an arena with the tag `kv`, and `to_values` is the distance of values
+    from keys.
     """
     width = dim * 4
     last = (count - 1) // 4
     for four in range(0, last + 1, 2):
         ask_for(following, four, to_values, width * bytes_of(kv))
-        left, right, query = numbers[four], numbers[min(four + 1, last)], asked
+        left, right, query = numbers[four], numbers[min(four + 1, last)], queries
         early, late = no_sums(), no_sums()
         for _ in range(dim):
-            by = load(query), load(query + 64)
-            early, late = _add_products(early, by, left, width), _add_products(late, by, right, width)
+            operands = load(query), load(query + 64)
+            early, late = _add_products(early, operands, left, width), _add_products(late, operands, right, width)
             query += 128
             left += 4
             right += 4
@@ -74,8 +75,8 @@ def values(numbers, count, dim, weights, scale, weighted):
         for four in range((count + 3) // 4):
             value = numbers[four] + part
             for _ in range(min(4, count - four * 4)):
-                by = load(weight), load(weight + 64)
-                early, late = _add_products(early, by, value, 4), _add_products(late, by, value + 16, 4)
+                operands = load(weight), load(weight + 64)
+                early, late = _add_products(early, operands, value, 4), _add_products(late, operands, value + 16, 4)
                 weight += 128
                 value += dim * 4
         store_sums(at, early, late)

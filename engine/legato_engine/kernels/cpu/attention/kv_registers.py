@@ -147,22 +147,22 @@ def _widen_all(_kv, _held, _distance, _count, _dim, _room, _numbers):
 
 
 @njit(cache=True)
-def _copy(source, dim, by, target):
+def _copy(source, dim, factor, target):
     for at in range(0, dim * 4, 64):
-        store(target + at, times(load(source + at), by))
+        store(target + at, times(load(source + at), factor))
 
 
 @njit(cache=True)
-def _separate(source, dim, by, target):
+def _separate(source, dim, factor, target):
     for at in range(0, dim * 4, 128):
-        a, b = times(load(source + at), by), times(load(source + at + 64), by)
+        a, b = times(load(source + at), factor), times(load(source + at + 64), factor)
         store(target + at, _even(a, b))
         store(target + at + 64, _odd(a, b))
 
 
 @njit(cache=True)
-def _interleave(source, dim, by, target):
+def _interleave(source, dim, factor, target):
     for at in range(0, dim * 4, 128):
-        a, b = times(load(source + at), by), times(load(source + at + 64), by)
+        a, b = times(load(source + at), factor), times(load(source + at + 64), factor)
         store(target + at, _early(a, b))
         store(target + at + 64, _late(a, b))

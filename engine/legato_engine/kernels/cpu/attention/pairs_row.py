@@ -14,12 +14,12 @@ from legato_engine.kernels.cpu.simd.vector import broadcast, dot_bf16, load, sto
 
 
 @njit(cache=True)
-def pack_queries(asked, dim, lanes):
-    """asked float32 [lanes, dim], in the order of registers, becomes words [lanes, dim / 2] in the order of dimensions,
-    as far apart.
+def pack_queries(queries, dim, lanes):
+    """queries float32 [lanes, dim], in the order of registers, becomes words [lanes, dim / 2] in the order of
+    dimensions, as far apart.
     """
     for lane in range(lanes):
-        row = asked + lane * dim * 4
+        row = queries + lane * dim * 4
         for part in range(0, dim, 32):
             # Where this part's words belong was read before: words take half the room.
             store(row + part * 2, paired(narrowed(load(row + part * 4)), narrowed(load(row + part * 4 + 64))))
@@ -28,17 +28,17 @@ def pack_queries(asked, dim, lanes):
 @njit(cache=True, inline="always")
 def _add_products(query, keys, sums):
     """To the sums of four keys, adds the products of 32 numbers of a query."""
-    by = load(query)
+    operand = load(query)
     return (
-        dot_bf16(sums[0], by, keys[0]),
-        dot_bf16(sums[1], by, keys[1]),
-        dot_bf16(sums[2], by, keys[2]),
-        dot_bf16(sums[3], by, keys[3]),
+        dot_bf16(sums[0], operand, keys[0]),
+        dot_bf16(sums[1], operand, keys[1]),
+        dot_bf16(sums[2], operand, keys[2]),
+        dot_bf16(sums[3], operand, keys[3]),
     )
 
 
 @njit(cache=True)
-def scores(keys, following, count, dim, heads, asked, scores):
+def scores(keys, following, count, dim, heads, queries, scores):
     """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 keys each, and `following` the
     next ones. Of more than 3 `heads`, 4 are computed.
     """
@@ -46,7 +46,7 @@ def scores(keys, following, count, dim, heads, asked, scores):
     for four in range((count + 3) // 4):
         a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
         for part in range(0, dim, 32):
-            key, query = keys[four] + part * 2, asked + part * 2
+            key, query = keys[four] + part * 2, queries + part * 2
             ask_for(following[four] + part * 8, 256)
             of = load(key), load(key + width), load(key + 2 * width), load(key + 3 * width)
             a, b = _add_products(query, of, a), _add_products(query + dim * 4, of, b)
@@ -58,8 +58,8 @@ def scores(keys, following, count, dim, heads, asked, scores):
 
 @njit(cache=True, inline="always")
 def _add_values(weights, values, weighted):
-    by = broadcast(weights)
-    return dot_bf16(weighted[0], by, values[0]), dot_bf16(weighted[1], by, values[1])
+    operand = broadcast(weights)
+    return dot_bf16(weighted[0], operand, values[0]), dot_bf16(weighted[1], operand, values[1])
 
 
 @njit(cache=True)

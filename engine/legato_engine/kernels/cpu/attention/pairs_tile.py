@@ -24,45 +24,45 @@ from legato_engine.kernels.cpu.simd.vector import (
 
 
 @njit(cache=True)
-def pack_queries(asked, dim):
-    """asked float32 [dim, 32], in the order of registers, becomes words [dim / 2, 32], in the order of dimensions."""
+def pack_queries(queries, dim):
+    """queries float32 [dim, 32], in the order of registers, becomes words [dim / 2, 32], in the order of dimensions."""
     for part in range(0, dim, 32):
         for place in range(16):
-            even, odd = asked + (part + place) * 128, asked + (part + place + 16) * 128
+            even, odd = queries + (part + place) * 128, queries + (part + place + 16) * 128
             first = paired(narrowed(load(even)), narrowed(load(odd)))
             second = paired(narrowed(load(even + 64)), narrowed(load(odd + 64)))
             # Where this part's words belong was read before: words take half the room.
-            to = asked + (part // 2 + place) * 128
+            to = queries + (part // 2 + place) * 128
             store(to, first)
             store(to + 64, second)
 
 
 @njit(cache=True)
-def _add_products(sums, by, at, distance):
-    """To the sums of four words, `distance` bytes apart, adds the products of their halves with `by`."""
+def _add_products(sums, operands, at, distance):
+    """To the sums of four words, `distance` bytes apart, adds the products of their halves with `operands`."""
     a, b, c, d = broadcast(at), broadcast(at + distance), broadcast(at + 2 * distance), broadcast(at + 3 * distance)
     return (
-        dot_bf16(sums[0], by[0], a), dot_bf16(sums[1], by[1], a),
-        dot_bf16(sums[2], by[0], b), dot_bf16(sums[3], by[1], b),
-        dot_bf16(sums[4], by[0], c), dot_bf16(sums[5], by[1], c),
-        dot_bf16(sums[6], by[0], d), dot_bf16(sums[7], by[1], d),
+        dot_bf16(sums[0], operands[0], a), dot_bf16(sums[1], operands[1], a),
+        dot_bf16(sums[2], operands[0], b), dot_bf16(sums[3], operands[1], b),
+        dot_bf16(sums[4], operands[0], c), dot_bf16(sums[5], operands[1], c),
+        dot_bf16(sums[6], operands[0], d), dot_bf16(sums[7], operands[1], d),
     )  # fmt: skip
 
 
 @njit(cache=True)
-def scores(keys, following, to_values, count, dim, asked, scores):
-    """scores float32 [count, 32] of `count` positions; asked words [dim / 2, 32]. `keys` are the addresses of 4 keys
+def scores(keys, following, to_values, count, dim, queries, scores):
+    """scores float32 [count, 32] of `count` positions; queries words [dim / 2, 32]. `keys` are the addresses of 4 keys
     each, `following` the next ones, and `to_values` is the distance of values from their keys.
     """
     width = dim * 2
     last = (count - 1) // 4
     for four in range(0, last + 1, 2):
         ask_for(following, four, to_values, width * 4)
-        left, right, query = keys[four], keys[min(four + 1, last)], asked
+        left, right, query = keys[four], keys[min(four + 1, last)], queries
         early, late = no_sums(), no_sums()
         for _ in range(dim // 2):
-            by = load(query), load(query + 64)
-            early, late = _add_products(early, by, left, width), _add_products(late, by, right, width)
+            operands = load(query), load(query + 64)
+            early, late = _add_products(early, operands, left, width), _add_products(late, operands, right, width)
             query += 128
             left += 4
             right += 4
@@ -122,8 +122,8 @@ def values(keys, to_values, count, dim, room, weights, scale, weighted):
         at, weight, value = weighted + row * 128, weights, room + first * 4
         early, late = scaled_sums(at, scales), scaled_sums(at + 512, scales)
         for _ in range(0, count, 2):
-            by = load(weight), load(weight + 64)
-            early, late = _add_products(early, by, value, 8), _add_products(late, by, value + 32, 8)
+            operands = load(weight), load(weight + 64)
+            early, late = _add_products(early, operands, value, 8), _add_products(late, operands, value + 32, 8)
             weight += 128
             value += dim * 4
         store_sums(at, early, late)

@@ -21,19 +21,19 @@ from legato_engine.kernels.cpu.simd.vector import add, load, multiply_add, store
 from legato_engine.kernels.tags import KV_BFLOAT16_PAIRS
 
 
-def pack_queries(_kv: Any, _asked: Any, _dim: Any, _lanes: Any) -> None:
-    """Packs _asked float32 [lanes, dim], in the order of registers, for `scores`."""
+def pack_queries(_kv: Any, _queries: Any, _dim: Any, _lanes: Any) -> None:
+    """Packs _queries float32 [lanes, dim], in the order of registers, for `scores`."""
 
 
-def scores(_kv: Any, *_given: Any) -> None:
-    """Given keys, following, count, dim, heads, asked and scores: scores of `count` positions, rounded up to 4. Of more
-    than 3 heads, 4 are computed.
+def scores(_kv: Any, *_operands: Any) -> None:
+    """Scores of `count` positions, rounded up to 4; of more than 3 heads, 4 are computed. Operands: keys, following,
+    count, dim, heads, queries, scores.
     """
 
 
-def values(_kv: Any, *_given: Any) -> None:
-    """Given keys, following, to_values, count, dim, heads, weights, scale and weighted: `weighted` becomes `scale`
-    times itself plus the weighted values of `count` positions.
+def values(_kv: Any, *_operands: Any) -> None:
+    """`weighted` becomes `scale` times itself plus the weighted values of `count` positions. Operands: keys, following,
+    to_values, count, dim, heads, weights, scale, weighted.
     """
 
 
@@ -73,24 +73,24 @@ def weigh(kv, scores, count, best, total, scale):
 
 
 @overload(pack_queries)
-def _pack_queries(_kv, _asked, _dim, _lanes):
+def _pack_queries(_kv, _queries, _dim, _lanes):
     if _kv == KV_BFLOAT16_PAIRS.type:
-        return lambda _kv, _asked, _dim, _lanes: pairs.pack_queries(_asked, _dim, _lanes)
-    return lambda _kv, _asked, _dim, _lanes: None
+        return lambda _kv, _queries, _dim, _lanes: pairs.pack_queries(_queries, _dim, _lanes)
+    return lambda _kv, _queries, _dim, _lanes: None
 
 
 @overload(scores)
-def _scores(_kv, *_given):
+def _scores(_kv, *_operands):
     if _kv == KV_BFLOAT16_PAIRS.type:
-        return lambda _kv, *_given: pairs.scores(*_given)
-    return lambda _kv, *_given: floats.scores(_kv, *_given)
+        return lambda _kv, *_operands: pairs.scores(*_operands)
+    return lambda _kv, *_operands: floats.scores(_kv, *_operands)
 
 
 @overload(values)
-def _values(_kv, *_given):
+def _values(_kv, *_operands):
     if _kv == KV_BFLOAT16_PAIRS.type:
-        return lambda _kv, *_given: pairs.values(*_given)
-    return lambda _kv, *_given: floats.values(_kv, *_given)
+        return lambda _kv, *_operands: pairs.values(*_operands)
+    return lambda _kv, *_operands: floats.values(_kv, *_operands)
 
 
 @overload(_weight)

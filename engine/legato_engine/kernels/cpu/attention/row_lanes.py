@@ -34,14 +34,14 @@ def store_scores(at, heads, a, b, c, d):
 @njit(cache=True)
 def scaled(weighted, width, scale):
     """32 dimensions of each head, `width` bytes apart, times its scale: two registers each."""
-    by = broadcast(scale)
-    a = multiply(load(weighted), by), multiply(load(weighted + 64), by)
-    weighted, by = weighted + width, broadcast(scale + 16)
-    b = multiply(load(weighted), by), multiply(load(weighted + 64), by)
-    weighted, by = weighted + width, broadcast(scale + 32)
-    c = multiply(load(weighted), by), multiply(load(weighted + 64), by)
-    weighted, by = weighted + width, broadcast(scale + 48)
-    return a, b, c, (multiply(load(weighted), by), multiply(load(weighted + 64), by))
+    factor = broadcast(scale)
+    a = multiply(load(weighted), factor), multiply(load(weighted + 64), factor)
+    weighted, factor = weighted + width, broadcast(scale + 16)
+    b = multiply(load(weighted), factor), multiply(load(weighted + 64), factor)
+    weighted, factor = weighted + width, broadcast(scale + 32)
+    c = multiply(load(weighted), factor), multiply(load(weighted + 64), factor)
+    weighted, factor = weighted + width, broadcast(scale + 48)
+    return a, b, c, (multiply(load(weighted), factor), multiply(load(weighted + 64), factor))
 
 
 @njit(cache=True)

@@ -32,13 +32,13 @@ def no_sums():
 
 
 @njit(cache=True)
-def scaled_sums(at, by):
-    """Four lines, times `by`."""
+def scaled_sums(at, factors):
+    """Four lines, times `factors`."""
     return (
-        multiply(load(at), by[0]), multiply(load(at + 64), by[1]),
-        multiply(load(at + 128), by[0]), multiply(load(at + 192), by[1]),
-        multiply(load(at + 256), by[0]), multiply(load(at + 320), by[1]),
-        multiply(load(at + 384), by[0]), multiply(load(at + 448), by[1]),
+        multiply(load(at), factors[0]), multiply(load(at + 64), factors[1]),
+        multiply(load(at + 128), factors[0]), multiply(load(at + 192), factors[1]),
+        multiply(load(at + 256), factors[0]), multiply(load(at + 320), factors[1]),
+        multiply(load(at + 384), factors[0]), multiply(load(at + 448), factors[1]),
     )  # fmt: skip
 
 

@@ -58,10 +58,10 @@ def _codes4_1(x, sums, codes, scales, groups, out):
             odd = multiply_add(masked_floats(words, 0xF00000), broadcast(at + 20), odd)
             even = multiply_add(masked_floats(words, 0xF000000), broadcast(at + 24), even)
             odd = multiply_add(top_floats(words), broadcast(at + 28), odd)
-        by, least = scale_of(scales, group), minimum_of(scales, group)
-        total = multiply_add(even, by, total)
-        total = multiply_add(odd, by, total)
-        total = multiply_add(broadcast(sums), least, total)
+        weight_scale, minimum = scale_of(scales, group), minimum_of(scales, group)
+        total = multiply_add(even, weight_scale, total)
+        total = multiply_add(odd, weight_scale, total)
+        total = multiply_add(broadcast(sums), minimum, total)
         codes += 256
         x += 128
         sums += 4
@@ -83,11 +83,11 @@ def _codes4_4(x, stride, sums, sums_stride, codes, scales, groups, out, out_stri
                 a1 = multiply_add(code, broadcast(at + stride), a1)
                 a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
                 a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
-        by, least = scale_of(scales, group), minimum_of(scales, group)
-        t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
-        t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
-        t2 = multiply_add(broadcast(sums + 2 * sums_stride), least, multiply_add(a2, by, t2))
-        t3 = multiply_add(broadcast(sums + 3 * sums_stride), least, multiply_add(a3, by, t3))
+        weight_scale, minimum = scale_of(scales, group), minimum_of(scales, group)
+        t0 = multiply_add(broadcast(sums), minimum, multiply_add(a0, weight_scale, t0))
+        t1 = multiply_add(broadcast(sums + sums_stride), minimum, multiply_add(a1, weight_scale, t1))
+        t2 = multiply_add(broadcast(sums + 2 * sums_stride), minimum, multiply_add(a2, weight_scale, t2))
+        t3 = multiply_add(broadcast(sums + 3 * sums_stride), minimum, multiply_add(a3, weight_scale, t3))
         codes += 256
         x += 128
         sums += 4
@@ -114,16 +114,16 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scales, groups, out, out_stri
                 a5 = multiply_add(code, broadcast(lower + stride), a5)
                 a6 = multiply_add(code, broadcast(lower + 2 * stride), a6)
                 a7 = multiply_add(code, broadcast(lower + 3 * stride), a7)
-        by, least = scale_of(scales, group), minimum_of(scales, group)
+        weight_scale, minimum = scale_of(scales, group), minimum_of(scales, group)
         half = sums + 4 * sums_stride
-        t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
-        t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
-        t2 = multiply_add(broadcast(sums + 2 * sums_stride), least, multiply_add(a2, by, t2))
-        t3 = multiply_add(broadcast(sums + 3 * sums_stride), least, multiply_add(a3, by, t3))
-        t4 = multiply_add(broadcast(half), least, multiply_add(a4, by, t4))
-        t5 = multiply_add(broadcast(half + sums_stride), least, multiply_add(a5, by, t5))
-        t6 = multiply_add(broadcast(half + 2 * sums_stride), least, multiply_add(a6, by, t6))
-        t7 = multiply_add(broadcast(half + 3 * sums_stride), least, multiply_add(a7, by, t7))
+        t0 = multiply_add(broadcast(sums), minimum, multiply_add(a0, weight_scale, t0))
+        t1 = multiply_add(broadcast(sums + sums_stride), minimum, multiply_add(a1, weight_scale, t1))
+        t2 = multiply_add(broadcast(sums + 2 * sums_stride), minimum, multiply_add(a2, weight_scale, t2))
+        t3 = multiply_add(broadcast(sums + 3 * sums_stride), minimum, multiply_add(a3, weight_scale, t3))
+        t4 = multiply_add(broadcast(half), minimum, multiply_add(a4, weight_scale, t4))
+        t5 = multiply_add(broadcast(half + sums_stride), minimum, multiply_add(a5, weight_scale, t5))
+        t6 = multiply_add(broadcast(half + 2 * sums_stride), minimum, multiply_add(a6, weight_scale, t6))
+        t7 = multiply_add(broadcast(half + 3 * sums_stride), minimum, multiply_add(a7, weight_scale, t7))
         codes += 256
         x += 128
         sums += 4
@@ -166,10 +166,10 @@ def dequantize4(codes, values, factors, minima, least_factors, first, out):
     for group in prange(groups):  # not panel by panel: rows of `out` stay in the cache until they are complete
         for index in range(out.shape[1] // COLUMNS):
             parts = of_panel(scales, first + index)
-            by, least = scale_of(parts, group), minimum_of(parts, group)
+            weight_scale, minimum = scale_of(parts, group), minimum_of(parts, group)
             code = address(codes) + ((first + index) * groups + group) * 256
             to = address(out) + group * 32 * stride + index * 64
             for w in range(4):
                 words = load(code + w * 64)
                 for i in range(8):
-                    store(to + (w * 8 + i) * stride, multiply_add(nibble_floats(words, 4 * i), by, least))
+                    store(to + (w * 8 + i) * stride, multiply_add(nibble_floats(words, 4 * i), weight_scale, minimum))

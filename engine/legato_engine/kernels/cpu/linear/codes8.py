@@ -38,11 +38,11 @@ def _codes8_1(x, sums, codes, scales, groups, summed, size, out):
             for i in range(half, half + 16, 2):
                 even = multiply_add(load_bytes(codes + i * 16), broadcast(x + i * 4), even)
                 odd = multiply_add(load_bytes(codes + i * 16 + 16), broadcast(x + i * 4 + 4), odd)
-        by = scale_of(scales, group)
-        total = multiply_add(odd, by, multiply_add(even, by, total))
+        weight_scale = scale_of(scales, group)
+        total = multiply_add(odd, weight_scale, multiply_add(even, weight_scale, total))
         if summed:
-            least = minimum_of(scales, group)
-            total = multiply_add(broadcast(sums + group * 4), least, total)
+            minimum = minimum_of(scales, group)
+            total = multiply_add(broadcast(sums + group * 4), minimum, total)
         codes += size * 16
         x += size * 4
     store(out, total)
@@ -61,16 +61,16 @@ def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, summed, size,
             a1 = multiply_add(code, broadcast(at + stride), a1)
             a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
             a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
-        by = scale_of(scales, group)
-        t0, t1 = multiply_add(a0, by, t0), multiply_add(a1, by, t1)
-        t2, t3 = multiply_add(a2, by, t2), multiply_add(a3, by, t3)
+        weight_scale = scale_of(scales, group)
+        t0, t1 = multiply_add(a0, weight_scale, t0), multiply_add(a1, weight_scale, t1)
+        t2, t3 = multiply_add(a2, weight_scale, t2), multiply_add(a3, weight_scale, t3)
         if summed:
-            least = minimum_of(scales, group)
+            minimum = minimum_of(scales, group)
             at = sums + group * 4
-            t0 = multiply_add(broadcast(at), least, t0)
-            t1 = multiply_add(broadcast(at + sums_stride), least, t1)
-            t2 = multiply_add(broadcast(at + 2 * sums_stride), least, t2)
-            t3 = multiply_add(broadcast(at + 3 * sums_stride), least, t3)
+            t0 = multiply_add(broadcast(at), minimum, t0)
+            t1 = multiply_add(broadcast(at + sums_stride), minimum, t1)
+            t2 = multiply_add(broadcast(at + 2 * sums_stride), minimum, t2)
+            t3 = multiply_add(broadcast(at + 3 * sums_stride), minimum, t3)
         codes += size * 16
         x += size * 4
     store(out, t0)
@@ -114,9 +114,9 @@ def dequantize8(codes, values, factors, minima, least_factors, first, out):
         for index in range(out.shape[1] // COLUMNS):
             panel = first + index
             parts = of_panel(scales, panel)
-            by = scale_of(parts, group)
-            least = minimum_of(parts, group) if minima.shape[1] else zero()
+            weight_scale = scale_of(parts, group)
+            minimum = minimum_of(parts, group) if minima.shape[1] else zero()
             code = address(codes) + (panel * inputs + group * size) * 16
             to = address(out) + group * size * stride + index * 64
             for i in range(size):
-                store(to + i * stride, multiply_add(load_bytes(code + i * 16), by, least))
+                store(to + i * stride, multiply_add(load_bytes(code + i * 16), weight_scale, minimum))

@@ -39,8 +39,8 @@ def _round(x, groups, four, width, codes, parts):
     for _ in range(groups):
         left, right = load(x), load(x + 64)
         most = largest(left, right)  # an infinity or NaN makes the scale one, and so all outputs
-        by = np.float32(127) / most if most > LEAST else np.float32(0)
-        left, right = rounded(times(left, by)), rounded(times(right, by))
+        factor = np.float32(127) / most if most > LEAST else np.float32(0)
+        left, right = rounded(times(left, factor)), rounded(times(right, factor))
         scale = most * np.float32(1 / 127)
         put_float(parts, scale)
         put_float(parts + 4 * width, scale * np.float32(sum_of(left, right)))

@@ -10,7 +10,7 @@ from numba import njit
 
 from legato_engine.kernels.cpu.linear.int8_panels import PANELS, ROWS, SCALES
 from legato_engine.kernels.cpu.linear.int8_rows import add_group
-from legato_engine.kernels.cpu.linear.scales import ask_ahead, scale_and_least
+from legato_engine.kernels.cpu.linear.scales import ask_ahead, scale_and_minimum
 from legato_engine.kernels.cpu.simd.lanes import nibbles
 from legato_engine.kernels.cpu.simd.vector import broadcast, dot_pairs, load, store, store_four, sum_pairs, zero
 
@@ -23,8 +23,8 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
         ask_ahead(codes, four, scales, groups + group)
         sums = _dots(_dots(zero(), load(codes), x), load(codes + 64), x + 8)
         sums = _dots(_dots(sums, load(codes + 128), x + 16), load(codes + 192), x + 24)
-        by, least = scale_and_least(scales, group, four, summed)
-        total = add_group(sum_pairs(sums), total, by, least, parts, parts + 4)
+        weight_scale, minimum = scale_and_minimum(scales, group, four, summed)
+        total = add_group(sum_pairs(sums), total, weight_scale, minimum, parts, parts + 4)
         codes += 256
         x += 32
         parts += 8
@@ -54,8 +54,8 @@ def _four_rows(x, parts, codes, four, scales, summed, groups, out, stride):
         for word in range(4):
             c, at = load(codes + word * 64), x + word * 8
             s = _products(_products(s, nibbles(c, 0), at), nibbles(c, 4), at + 4)
-        by, least = scale_and_least(scales, group, four, summed)
-        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, by, least, parts)
+        weight_scale, minimum = scale_and_minimum(scales, group, four, summed)
+        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, weight_scale, minimum, parts)
         codes += 256
         x += ROWS * 32
         parts += ROWS * 8
@@ -76,8 +76,8 @@ def _tile(x, parts, codes, scales, groups, out, stride):
         s = _no_sums()
         for quad in range(8):
             s = _products(s, load(codes + quad * PANELS * 64), x + quad * 4)
-        by, least = load(scales), load(scales + 2 * PANELS * 64)
-        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, by, least, parts)
+        weight_scale, minimum = load(scales), load(scales + 2 * PANELS * 64)
+        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, weight_scale, minimum, parts)
         codes += PANELS * 512
         x += ROWS * 32
         parts += ROWS * 8
@@ -100,11 +100,11 @@ def _products(s, c, x):
 
 
 @njit(cache=True)
-def _add_four(t, s, by, least, parts):
+def _add_four(t, s, weight_scale, minimum, parts):
     """Adds a group's sums to the totals of four rows."""
     return (
-        add_group(sum_pairs(s[0]), t[0], by, least, parts, parts + ROWS * 4),
-        add_group(sum_pairs(s[1]), t[1], by, least, parts + 4, parts + ROWS * 4 + 4),
-        add_group(sum_pairs(s[2]), t[2], by, least, parts + 8, parts + ROWS * 4 + 8),
-        add_group(sum_pairs(s[3]), t[3], by, least, parts + 12, parts + ROWS * 4 + 12),
+        add_group(sum_pairs(s[0]), t[0], weight_scale, minimum, parts, parts + ROWS * 4),
+        add_group(sum_pairs(s[1]), t[1], weight_scale, minimum, parts + 4, parts + ROWS * 4 + 4),
+        add_group(sum_pairs(s[2]), t[2], weight_scale, minimum, parts + 8, parts + ROWS * 4 + 8),
+        add_group(sum_pairs(s[3]), t[3], weight_scale, minimum, parts + 12, parts + ROWS * 4 + 12),
     )

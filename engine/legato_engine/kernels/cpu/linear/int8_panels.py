@@ -5,7 +5,7 @@ rows pass.
 import numpy as np
 from numba import njit
 
-from legato_engine.kernels.cpu.linear.scales import of_panel, scale_and_least
+from legato_engine.kernels.cpu.linear.scales import of_panel, scale_and_minimum
 from legato_engine.kernels.cpu.simd.lanes import BIAS, load_quads, nibbles, times
 from legato_engine.kernels.cpu.simd.vector import address, load, store
 
@@ -56,8 +56,8 @@ def _unpack8(codes, groups, to):
 @njit(cache=True)
 def _unpack_scales(scales, groups, four, summed, to):
     for group in range(groups):
-        by, least = scale_and_least(scales, group, four, summed)
-        store(to, by)
-        store(to + PANELS * 64, times(by, np.float32(-BIAS)))  # exact: a scale has at most 19 bits, BIAS two
-        store(to + 2 * PANELS * 64, least)
+        weight_scale, minimum = scale_and_minimum(scales, group, four, summed)
+        store(to, weight_scale)
+        store(to + PANELS * 64, times(weight_scale, np.float32(-BIAS)))  # exact: a scale has at most 19 bits, BIAS two
+        store(to + 2 * PANELS * 64, minimum)
         to += SCALES

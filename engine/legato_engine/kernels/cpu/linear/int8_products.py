@@ -12,40 +12,40 @@ from legato_engine.kernels.cpu.linear import int8_tile as tile
 from legato_engine.kernels.tags import AVX2, VNNI
 
 
-def one_row(_family: Any, *_given: Any) -> None:
+def one_row(_family: Any, *_operands: Any) -> None:
     """See `int8_rows.one_row`."""
 
 
-def eight_rows(_family: Any, *_given: Any) -> None:
+def eight_rows(_family: Any, *_operands: Any) -> None:
     """See `int8_rows.eight_rows`."""
 
 
-def half_block(_family: Any, *_given: Any) -> None:
+def half_block(_family: Any, *_operands: Any) -> None:
     """See `int8_tile.half_block`."""
 
 
 @overload(one_row)
-def _one_row(_family, *_given):
+def _one_row(_family, *_operands):
     if _family == AVX2.type:
-        return lambda _family, *_given: pairs.one_row(*_given)
+        return lambda _family, *_operands: pairs.one_row(*_operands)
     if _family == VNNI.type:
-        return lambda _family, *_given: rows.one_row(*_given)
+        return lambda _family, *_operands: rows.one_row(*_operands)
     return None
 
 
 @overload(eight_rows)
-def _eight_rows(_family, *_given):
+def _eight_rows(_family, *_operands):
     if _family == AVX2.type:
-        return lambda _family, *_given: pairs.eight_rows(*_given)
+        return lambda _family, *_operands: pairs.eight_rows(*_operands)
     if _family == VNNI.type:
-        return lambda _family, *_given: rows.eight_rows(*_given)
+        return lambda _family, *_operands: rows.eight_rows(*_operands)
     return None
 
 
 @overload(half_block)
-def _half_block(_family, *_given):
+def _half_block(_family, *_operands):
     if _family == AVX2.type:
-        return lambda _family, *_given: pairs.half_block(*_given)
+        return lambda _family, *_operands: pairs.half_block(*_operands)
     if _family == VNNI.type:
-        return lambda _family, *_given: tile.half_block(*_given)
+        return lambda _family, *_operands: tile.half_block(*_operands)
     return None

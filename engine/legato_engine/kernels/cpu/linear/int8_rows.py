@@ -6,7 +6,7 @@ rows: codes, and the scale and scale · sum of each group.
 
 from numba import njit
 
-from legato_engine.kernels.cpu.linear.scales import ask_ahead, scale_and_least
+from legato_engine.kernels.cpu.linear.scales import ask_ahead, scale_and_minimum
 from legato_engine.kernels.cpu.simd.lanes import floats_of, load_quads, multiply, nibbles
 from legato_engine.kernels.cpu.simd.vector import broadcast, dot_bytes, load, multiply_add, store, store_eight, zero
 
@@ -44,8 +44,8 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
     total = zero()
     for group in range(groups):
         ask_ahead(codes, four, scales, groups + group)
-        by, least = scale_and_least(scales, group, four, summed)
-        total = add_group(_dots(_codes(codes, four), x), total, by, least, parts, parts + 4)
+        weight_scale, minimum = scale_and_minimum(scales, group, four, summed)
+        total = add_group(_dots(_codes(codes, four), x), total, weight_scale, minimum, parts, parts + 4)
         codes += step
         x += 32
         parts += 8
@@ -62,7 +62,7 @@ def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows)
     t0, t1, t2, t3, t4, t5, t6, t7 = o, o, o, o, o, o, o, o
     for group in range(groups):
         c = _codes(codes, four)
-        b, m = scale_and_least(scales, group, four, summed)
+        b, m = scale_and_minimum(scales, group, four, summed)
         s = _products(_products((o, o, o, o, o, o, o, o), c[0], x), c[1], x + 4)
         s = _products(_products(s, c[2], x + 8), c[3], x + 12)
         s = _products(_products(s, c[4], x + 16), c[5], x + 20)
@@ -93,7 +93,7 @@ def _products(s, c, x):
 
 
 @njit(cache=True)
-def add_group(sums, total, by, least, scale, product):
+def add_group(sums, total, weight_scale, minimum, scale, product):
     """Adds a group's sums to the totals of one row."""
-    total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
-    return multiply_add(least, broadcast(product), total)
+    total = multiply_add(multiply(floats_of(sums), weight_scale), broadcast(scale), total)
+    return multiply_add(minimum, broadcast(product), total)

@@ -76,11 +76,11 @@ def minimum_of(scales, group):
 
 
 @njit(cache=True)
-def scale_and_least(scales, group, four, summed):
+def scale_and_minimum(scales, group, four, summed):
     """The scale and the value of code 0 of 16 outputs with unsigned codes."""
-    by = scale_of(scales, group)
-    least = minimum_of(scales, group) if summed else zero()
-    return by, least if four else add(times(by, np.float32(-128)), least)
+    weight_scale = scale_of(scales, group)
+    minimum = minimum_of(scales, group) if summed else zero()
+    return weight_scale, minimum if four else add(times(weight_scale, np.float32(-128)), minimum)
 
 
 @njit(cache=True)

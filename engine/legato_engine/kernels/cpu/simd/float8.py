@@ -8,7 +8,7 @@ from numba.extending import intrinsic
 
 from legato_engine.kernels.cpu.simd.vector import REGISTER
 
-READ_SCALE = 256.0  # that `load_codes` divides numbers by
+READ_SCALE = 256.0  # `load_codes` returns each number divided by it; readers multiply it into their scales
 
 _CODES, _HALVES = ir.VectorType(ir.IntType(8), 16), ir.VectorType(ir.IntType(16), 16)
 _HALF_FLOATS, _FLOATS = ir.VectorType(ir.HalfType(), 16), ir.VectorType(ir.FloatType(), 16)

@@ -300,8 +300,8 @@ def evens_first(_context: Any, words: Any) -> Any:
 
 
 @intrinsic
-def times(_context: Any, value: Any, by: Any) -> Any:
-    """16 floats times `by`."""
+def times(_context: Any, value: Any, factor: Any) -> Any:
+    """16 floats times `factor`."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.bitcast(builder.fmul(builder.bitcast(values[0], _FLOATS), _splat(builder, values[1])), _LANES)

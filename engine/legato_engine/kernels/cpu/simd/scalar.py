@@ -19,7 +19,8 @@ _BFLOAT16, _FLOAT8 = types.uint16, types.uint8  # the elements of arrays of bflo
 
 # Bits of floats: the largest e4m3, its least normal number 2^-6, and infinity.
 _LARGEST, _LEAST_NORMAL, _INFINITE = np.uint32(0x43E00000), np.uint32(0x3C800000), np.uint32(0x7F800000)
-_STEPS = np.float32(24576.0)  # floats near it are multiples of 2^-9, as e4m3 numbers below the least normal one
+# Adding it rounds floats below _LEAST_NORMAL to multiples of 2^-9, the distance of e4m3 numbers there.
+_SUBNORMAL_ROUNDER = np.float32(24576.0)
 
 
 @intrinsic
@@ -78,7 +79,7 @@ def code_of(value):
     clamped = size if size < _LARGEST else _LARGEST
     odd = np.uint32(clamped >> np.uint32(20)) & np.uint32(1)
     normal = np.uint32(np.uint32(clamped + np.uint32(0x7FFFF) + odd) >> np.uint32(20)) - np.uint32(120 << 3)
-    small = bits_of_float(float_of_bits(clamped) + _STEPS) - bits_of_float(_STEPS)
+    small = bits_of_float(float_of_bits(clamped) + _SUBNORMAL_ROUNDER) - bits_of_float(_SUBNORMAL_ROUNDER)
     code = np.uint32(small if size < _LEAST_NORMAL else normal)
     code = code if size < _INFINITE else np.uint32(0x7F)
     return np.uint8(code | sign)
