@@ -46,7 +46,7 @@ class AnswerReader:
         self._reasoning = ReasoningParser(FAMILIES[reasoning.family], reasoning.open_in_prompt) if reasoning else None
         self._pending: list[TokenText] = []
         self._calls = calls
-        self._parser = CallParser(calls.written or calls.family, calls.names) if calls else None
+        self._parser = CallParser(calls.written or calls.family, calls.functions) if calls else None
         self._content_read = 0  # characters
         # Number of calls that are shown; None: all.
         self._most = None if calls is None or (calls.parallel and not calls.older) else 1

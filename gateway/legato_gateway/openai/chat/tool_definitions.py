@@ -18,6 +18,7 @@ from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.parsers.tool_calls.json_calls import NAME
+from legato_gateway.parsers.tool_calls.said import Schemas
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 
@@ -56,7 +57,7 @@ class CallFormat:
     """
 
     family: str
-    names: frozenset[str]
+    functions: Schemas
     parallel: bool = True
     older: bool = False
     written: str = ""
@@ -99,13 +100,13 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: AnswerGram
     if not functions or family is None or choice == "none":
         return OfferedTools(grammar=answer)
     parallel = not older and body.parallel_tool_calls is not False and not choice.startswith(":")
-    names = frozenset(function.name for function in functions)
-    calls = CallFormat(family, names, parallel, older)
+    schemas = {function.name: function.parameters for function in functions}
+    calls = CallFormat(family, schemas, parallel, older)
     if choice == "auto":
         return OfferedTools(calls, tuple(shown), tool_grammar.optional(functions, place, family, answer))
     callable = {number: each for number, each in enumerate(functions) if choice in ("required", f":{each.name}")}
     grammar = tool_grammar.required(callable, place, family, parallel)
-    calls = dataclasses.replace(calls, written=tool_grammar.required_format(family))
+    calls = dataclasses.replace(calls, written=tool_grammar.required_format(family, callable.values()))
     return OfferedTools(calls, tuple(shown), grammar)
 
 

@@ -1,11 +1,11 @@
 """Grammars of answers with calls: for required calls, and for `strict` arguments.
 
-A required call is in the model's own format if that is plain text, else a JSON array. The name comes first either way,
-so that arguments can be sent while they are written.
+A required call is in the model's own format if that is plain text and can enforce the schema, else a JSON array. The
+name comes first either way, so that arguments can be sent while they are written.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
+from legato_gateway.openai.chat import tag_grammar
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.families import ARRAY
@@ -49,8 +50,10 @@ class FunctionPaths:
         return self.template.format(self.numbers[number])
 
 
-def required_format(family: str) -> str:
-    """Returns the format in which a model writes required calls."""
+def required_format(family: str, functions: Iterable[Function]) -> str:
+    """Returns the format in which a model writes required calls of these functions."""
+    if family == "Qwen3Coder":
+        return family if all(tag_grammar.enforces(_whole(each)) for each in functions) else ARRAY
     return family if family in ("Hermes", "Llama3Json") else ARRAY
 
 
@@ -59,17 +62,22 @@ def required(functions: Mapping[int, Function], place: FunctionPaths, family: st
 
     Raises BadRequest with the path of a schema that cannot be enforced.
     """
-    match required_format(family):
+    written = required_format(family, functions.values())
+    match written:
         case "Hermes":
             call, before, between, behind = f'"{hermes.OPEN}\\n" object "\\n{hermes.CLOSE}"', "", '"\\n"', ""
         case "Llama3Json":
             call, before, between, behind = "object", "", '"; "', ""
+        case "Qwen3Coder":
+            call, before, between, behind = tag_grammar.CALL, "", '"\\n"', ""
         case _:
             call, before, between, behind = "object", '"[" ', '", "', ' "]"'
     more = f" ({between} call)*" if several else ""
-    key = "parameters" if family == "Llama3Json" else "arguments"
-    rules = [f"start: {before}call{more}{behind}", f"call: {call}", *_objects(functions, place, key)]
-    return _checked(rules, "tool_choice")
+    if written == "Qwen3Coder":
+        objects = list(tag_grammar.rules({each.name: _whole(each) for each in functions.values()}))
+    else:
+        objects = _objects(functions, place, "parameters" if family == "Llama3Json" else "arguments")
+    return _checked([f"start: {before}call{more}{behind}", f"call: {call}", *objects], "tool_choice")
 
 
 def optional(
@@ -111,14 +119,8 @@ def _objects(functions: Mapping[int, Function], place: FunctionPaths, key: str) 
 
 
 def _arguments(function: Function, at: str) -> Mapping[str, Any]:
-    """Returns the schema of the arguments: any object's if it cannot be enforced in full and is not `strict`.
-
-    A function only takes the arguments that it names, unless its schema says that there may be others.
-    """
-    given = function.parameters
-    if not given:
-        return _NOTHING
-    schema = _closed(given if "type" in given else {**given, "type": "object"})
+    """Returns the schema of the arguments: any object's if it cannot be enforced in full and is not `strict`."""
+    schema = _whole(function)
     try:
         structured_output.check(AnswerGrammar(JSON_SCHEMA, json.dumps(schema), at))
     except BadRequest:
@@ -126,6 +128,15 @@ def _arguments(function: Function, at: str) -> Mapping[str, Any]:
             raise
         return _ANY
     return schema
+
+
+def _whole(function: Function) -> Mapping[str, Any]:
+    """Returns the schema of an object of arguments.
+
+    A function only takes the arguments that it names, unless its schema says that there may be others.
+    """
+    given = function.parameters
+    return _closed(given if "type" in given else {**given, "type": "object"}) if given else _NOTHING
 
 
 def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from legato_gateway.parsers.tool_calls import hermes, json_calls, llama3_json, mistral, preamble, pythonic
+from legato_gateway.parsers.tool_calls import (
+    hermes,
+    json_calls,
+    llama3_json,
+    mistral,
+    preamble,
+    pythonic,
+    qwen3_coder,
+)
 from legato_gateway.parsers.tool_calls.reading import END, Reader
-from legato_gateway.parsers.tool_calls.said import Piece, Said
+from legato_gateway.parsers.tool_calls.said import Piece, Said, Schemas
 
 AUTO: Final = "Auto"
 OFF: Final = "Off"
@@ -21,7 +29,7 @@ class Family:
     A function's name must match `name`.
     """
 
-    read: Callable[[Said, frozenset[str]], Reader[None]]
+    read: Callable[[Said, Schemas], Reader[None]]
     markers: tuple[str, ...]
     name: re.Pattern[str]
 
@@ -32,6 +40,7 @@ FAMILIES: Final = MappingProxyType(
         "Llama3Json": Family(llama3_json.read, llama3_json.MARKERS, json_calls.NAME),
         "Mistral": Family(mistral.read, mistral.MARKERS, json_calls.NAME),
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
+        "Qwen3Coder": Family(qwen3_coder.read, qwen3_coder.MARKERS, json_calls.NAME),
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
@@ -39,13 +48,15 @@ _FORMATS = {**FAMILIES, ARRAY: Family(json_calls.read_answer, (), json_calls.NAM
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
-_OTHERS = ("<function=", "<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # formats with similar tags
+_OTHERS = ("<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # formats with similar tags
 
 
 def from_template(template: str | None) -> str | None:
     """Returns the family whose format a chat template shows its model, or None."""
     if template is None or any(mark in template for mark in _OTHERS):
         return None
+    if qwen3_coder.FUNCTION in template:
+        return "Qwen3Coder" if hermes.OPEN in template and qwen3_coder.PARAMETER in template else None
     if mistral.OPEN in template:
         return "Mistral"
     if hermes.OPEN in template:
@@ -60,11 +71,11 @@ def from_template(template: str | None) -> str | None:
 class CallParser:
     """Finds the calls of one answer in pieces of text. It can be pickled until it gets text."""
 
-    def __init__(self, written: str, names: frozenset[str]) -> None:
-        """`written` is a family, or ARRAY; `names` are the functions offered."""
+    def __init__(self, written: str, functions: Schemas) -> None:
+        """`written` is a family, or ARRAY; `functions` are those offered."""
         self.said = Said()
         self._written = written
-        self._names = names
+        self._functions = functions
         self._run: Reader[None] | None = None  # starts with the first text: generators cannot be pickled
         self._ended = False
 
@@ -87,7 +98,7 @@ class CallParser:
 
     def _send(self, char: str) -> None:
         if self._run is None:
-            self._run = _FORMATS[self._written].read(self.said, self._names)
+            self._run = _FORMATS[self._written].read(self.said, self._functions)
             next(self._run)
         self.said.read += len(char)
         try:

@@ -7,14 +7,14 @@ from typing import Final
 
 from legato_gateway.parsers.tool_calls.json_calls import read_array, read_object
 from legato_gateway.parsers.tool_calls.reading import Broken, Reader, skip_space, until
-from legato_gateway.parsers.tool_calls.said import Said
+from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 MARKERS: Final = (OPEN, CLOSE)
 
 
-def read(out: Said, _names: frozenset[str]) -> Reader[None]:
+def read(out: Said, _names: Schemas) -> Reader[None]:
     """Reads the whole answer. A tag with other content is text; SmolLM2 puts a list of calls into one tag."""
     held = ""
     while (yield from until(OPEN, out.text, held)):

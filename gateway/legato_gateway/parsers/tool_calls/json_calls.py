@@ -17,7 +17,7 @@ from legato_gateway.parsers.tool_calls.reading import (
     mended_string,
     skip_space,
 )
-from legato_gateway.parsers.tool_calls.said import Said
+from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ARGUMENTS: Final = ("arguments", "parameters")
@@ -27,7 +27,7 @@ _EMPTY: Final = ("null", "{}", '""')
 class JSONCall:
     """Reads one object. `names` are the functions that may be called; None: any."""
 
-    def __init__(self, out: Said, names: frozenset[str] | None = None) -> None:
+    def __init__(self, out: Said, names: Schemas | None = None) -> None:
         self._out = out
         self._names = names
         self._name: str | None = None
@@ -163,7 +163,7 @@ def read_array(out: Said, before: str) -> Reader[None]:
             raise Broken(char)
 
 
-def read_object(out: Said, names: frozenset[str] | None = None, before: str = "") -> Reader[None]:
+def read_object(out: Said, names: Schemas | None = None, before: str = "") -> Reader[None]:
     """Reads a call from after its first bracket. Raises Broken; unless a call started, `before` and it become text."""
     call = JSONCall(out, names)
     try:
@@ -199,7 +199,7 @@ def _unquoted(text: str) -> str:
     return str(said)
 
 
-def read_answer(out: Said, _names: frozenset[str]) -> Reader[None]:
+def read_answer(out: Said, _names: Schemas) -> Reader[None]:
     """Reads the whole answer. Anything but such an array is text."""
     space: list[str] = []
     char = yield from skip_space(space.append)

@@ -7,12 +7,12 @@ from typing import Final
 
 from legato_gateway.parsers.tool_calls.json_calls import read_object
 from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_space
-from legato_gateway.parsers.tool_calls.said import Said
+from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 MARKERS: Final = ()  # <|python_tag|> is not shown, and need not be
 
 
-def read(out: Said, names: frozenset[str]) -> Reader[None]:
+def read(out: Said, names: Schemas) -> Reader[None]:
     """Reads the whole answer. JSON without the name of an offered function is text: answers may be JSON themselves."""
     before: list[str] = []
     while True:

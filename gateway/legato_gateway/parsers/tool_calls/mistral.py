@@ -16,7 +16,7 @@ from legato_gateway.parsers.tool_calls.reading import (
     skip_space,
     until,
 )
-from legato_gateway.parsers.tool_calls.said import Said
+from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 OPEN: Final = "[TOOL_CALLS]"
 ARGUMENTS: Final = "[ARGS]"
@@ -24,7 +24,7 @@ CALL_ID: Final = "[CALL_ID]"
 MARKERS: Final = (OPEN, ARGUMENTS, CALL_ID)
 
 
-def read(out: Said, _names: frozenset[str]) -> Reader[None]:
+def read(out: Said, _names: Schemas) -> Reader[None]:
     """Reads the whole answer. Anything in neither form is text."""
     held = ""
     while (yield from until(OPEN, out.text, held)):

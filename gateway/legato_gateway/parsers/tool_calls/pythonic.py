@@ -3,20 +3,20 @@
 https://www.llama.com/docs/model-cards-and-prompt-formats/llama4/#zero-shot-function-calling
 """
 
-import ast
 import json
 import re
 from typing import Final
 
+from legato_gateway.parsers.tool_calls import literals
 from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_space
-from legato_gateway.parsers.tool_calls.said import Said
+from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
 MARKERS: Final = ()  # <|python_start|> and <|python_end|> are not shown, and need not be
 _WORD: Final = re.compile(r"[A-Za-z0-9_.]*")
 
 
-def read(out: Said, names: frozenset[str]) -> Reader[None]:
+def read(out: Said, names: Schemas) -> Reader[None]:
     """Reads the whole answer. A list that does not start with an offered function is text."""
     raw: list[str] = []
     char = yield from skip_space(raw.append)
@@ -36,7 +36,7 @@ def read(out: Said, names: frozenset[str]) -> Reader[None]:
         out.text("".join(raw) + broken.char)
 
 
-def _call(out: Said, names: frozenset[str], raw: list[str]) -> Reader[None]:
+def _call(out: Said, names: Schemas, raw: list[str]) -> Reader[None]:
     """Reads one call to its last bracket. Raises Broken; until the call starts, `raw` collects its text."""
     name, char = yield from _word(raw)
     if char != "(" or name not in names:
@@ -52,7 +52,7 @@ def _call(out: Said, names: frozenset[str], raw: list[str]) -> Reader[None]:
         if char != "=" or not key:
             raise Broken(char)
         value, char = yield from _value()
-        out.arguments(f"{separator}{json.dumps(key)}: {_json(value.strip())}")
+        out.arguments(f"{separator}{json.dumps(key)}: {literals.to_json(value.strip())}")
         separator = ", "
         if char == ")":
             break
@@ -92,22 +92,3 @@ def _value() -> Reader[tuple[str, str]]:
         else:
             depth += (char in "([{") - (char in ")]}")
         value += char
-
-
-def _json(value: str) -> str:
-    """Converts a Python literal to JSON. JSON is kept, and anything else becomes a string."""
-    try:
-        json.loads(value, parse_constant=_refuse)
-        return value
-    except (ValueError, RecursionError):
-        pass
-    try:
-        written = json.dumps(ast.literal_eval(value), ensure_ascii=False, allow_nan=False)
-        written.encode()
-        return written
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return json.dumps(value, ensure_ascii=False)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)

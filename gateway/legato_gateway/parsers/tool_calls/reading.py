@@ -4,7 +4,7 @@ A reader is written as if all of the text were there. `END` comes after the last
 """
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from string import hexdigits
 from typing import Final, TypeVar
 
@@ -26,21 +26,46 @@ class Broken(Exception):
 
 
 def until(marker: str, keep: Callable[[str, int], None], held: str = "") -> Reader[bool]:
-    """Reads to the end of `marker`. Returns False if the text ends without it.
+    """Reads to the end of `marker`. Returns False if the text ends without it. `keep` and `held` as in `first_of`."""
+    return bool((yield from first_of((marker,), keep, held)))
 
-    Text before it goes to `keep`, with the number of characters read after that text.
+
+def first_of(markers: Sequence[str], keep: Callable[[str, int], None], held: str = "") -> Reader[str]:
+    """Reads to the end of the first marker, and returns it, or END. No marker may begin with another one.
+
+    Text before it goes to `keep`, with the number of characters read after that text. `held` was read before.
     """
     while True:
-        while held and not marker.startswith(held):
+        while held and not any(marker.startswith(held) for marker in markers):
             keep(held[0], len(held) - 1)
             held = held[1:]
-        if held == marker:
-            return True
+        if held in markers:
+            return held
         char = yield
         if char == END:
             keep(held, 0)
-            return False
+            return END
         held += char
+
+
+def one_of(markers: Sequence[str], keep: Callable[[str], None]) -> Reader[str]:
+    """Reads one of these markers after space, and returns it. What fits goes to `keep`. Raises Broken."""
+    read = ""
+    while read not in markers:
+        char = yield
+        if char == END or not (
+            any(marker.startswith(read + char) for marker in markers) or (not read and char in SPACE)
+        ):
+            raise Broken(char)
+        keep(char)
+        read = (read + char).lstrip()
+    return read
+
+
+def partial(text: str, markers: Sequence[str]) -> int:
+    """Returns the length of the longest end of `text` that may begin a marker, less than a whole one."""
+    sizes = (size for marker in markers for size in range(1, len(marker)) if text.endswith(marker[:size]))
+    return max(sizes, default=0)
 
 
 def skip_space(keep: Callable[[str], None]) -> Reader[str]:

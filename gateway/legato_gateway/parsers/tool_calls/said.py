@@ -1,7 +1,10 @@
 """The parts of a model's answer as it arrives: text, calls, and pieces of their arguments. Independent of formats."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+Schemas = Mapping[str, Mapping[str, Any] | None]  # of the arguments of the functions offered, by name
 Place = tuple[int, int]  # a range of characters in an answer: the first, and the first after it
 
 
@@ -65,11 +68,11 @@ class Said:
         self.calls += 1
         self.passed = self.read
 
-    def arguments(self, text: str) -> None:
-        """Adds arguments to the latest call."""
+    def arguments(self, text: str, behind: int = 0) -> None:
+        """Adds arguments to the latest call, which ended `behind` characters ago."""
         self._switch_to(self.calls - 1)
         self._run.append(text)
-        self.passed = self.read
+        self.passed = self.read - behind
 
     def end(self) -> None:
         """Ends the answer."""

@@ -43,6 +43,13 @@ def matches(grammar: AnswerGrammar, text: str) -> bool:
     return matcher.consume(list(text.encode())) and matcher.accepting
 
 
+def qwen3_coder(name: str, arguments: dict[str, str]) -> str:
+    given = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return tag(f"<function={name}>\n{given}</function>")
+
+
+TAGGED = {"Qwen3Coder": qwen3_coder}
+
 LLAMA = [text.replace("arguments", "parameters") for text in (PARIS, f"{PARIS}; {NO_TIME}", NO_CITY)]
 LISTS = [f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"]
 REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
@@ -50,6 +57,7 @@ REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
     "Llama3Json": LLAMA,
     "Mistral": LISTS,
     "Pythonic": LISTS,
+    "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY
 }
 
 
@@ -62,11 +70,48 @@ def test_required_calls_are_of_the_schema_and_are_read_again(family):
     single = tool_grammar.required(functions, PLACE, family, several=False)
     assert (matches(single, one), matches(single, two)) == (True, False)
     assert not matches(tool_grammar.required({1: NOW}, PLACE, family, several=True), one)
-    parser = CallParser(tool_grammar.required_format(family), frozenset({"get_weather", "now"}))
+    parser = CallParser(tool_grammar.required_format(family, functions.values()), {"get_weather": CITY, "now": None})
     pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
     assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
     arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
     assert json.loads(arguments) == {"city": "Paris"}
+
+
+UNITS = {"type": "string", "enum": ["°C", "°F"]}
+PLAIN = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": UNITS}
+FORECAST = Function("forecast", parameters={"type": "object", "properties": PLAIN, "required": ["city"]})
+CALLS = [  # a call in tags, and its arguments; None: it breaks the schema
+    (
+        {"city": "\nKöln </function>\n", "days": "3", "unit": "°C"},
+        {"city": "\nKöln </function>\n", "days": 3, "unit": "°C"},
+    ),
+    ({"city": ""}, {"city": ""}),
+    ({"days": "3"}, None),
+    ({"city": "Bonn", "days": "some"}, None),
+    ({"city": "Bonn", "unit": "K"}, None),
+    ({"city": "Bonn", "wind": "3"}, None),
+]
+
+
+@pytest.mark.parametrize("family", ["Qwen3Coder"])
+def test_required_calls_in_tags_have_the_arguments_of_the_schema(family):
+    grammar = tool_grammar.required({0: FORECAST, 1: NOW}, PLACE, family, several=True)
+    schemas = {"forecast": FORECAST.parameters, "now": None}
+    for given, arguments in CALLS:
+        text = f"{TAGGED[family]('forecast', given)}\n{TAGGED[family]('now', {})}"
+        assert matches(grammar, text) == (arguments is not None), given
+        parser = CallParser(tool_grammar.required_format(family, (FORECAST, NOW)), schemas)
+        pieces = [piece for char in text for piece in parser.push(char)] + parser.finish()
+        written = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
+        assert arguments is None or json.loads(written) == arguments
+
+
+@pytest.mark.parametrize(
+    "more", [{"pattern": "a"}, {"type": ["string", "null"]}, {"$ref": "#/$defs/Name"}, {"enum": [1, "a"]}]
+)
+def test_what_tags_cannot_enforce_is_required_as_json(more):
+    function = Function("f", parameters={"properties": {"a": {"type": "string", **more}}, "$defs": {"Name": {}}})
+    assert tool_grammar.required_format("Qwen3Coder", [function, NOW]) == "Array"
 
 
 STRICT = {  # whether an answer is allowed with a strict function: as text and calls, or with a schema for its text

@@ -180,7 +180,7 @@ async def test_the_model_is_given_the_same_tools_as_in_a_chat(make):
 def test_whatever_pieces_text_comes_in_the_items_are_the_same():
     """Streamed or at once."""
     parts = ["One. ", FIRST, "\n", SECOND, "Two < three", "<tool_call>", " no call", FIRST[:40], " ", ""]
-    format = AnswerFormat(CallFormat("Hermes", frozenset({"get_weather", "now"})))
+    format = AnswerFormat(CallFormat("Hermes", {"get_weather": None, "now": None}))
     known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m"}
     known |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
     draw = random.Random(5)

@@ -13,7 +13,19 @@ from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Tex
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 
 WEATHER = {"city": "Paris", "unit": "°C"}
-NAMES = frozenset({"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"})
+TYPED = {
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "on": {"type": ["boolean", "null"]},
+        "list": {"$ref": "#/$defs/list"},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "grade": {"enum": [1, "a"]},
+    },
+    "$defs": {"list": {"type": "array"}},
+}
+NAMES = {"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"}
+FUNCTIONS = {**dict.fromkeys(NAMES), "typed": TYPED}
 
 PARIS = ("get_weather", {"city": "Paris"})
 TSLA = '<tool_call>\n{"arguments": {"symbol": "TSLA"}, "name": "get_stock_fundamentals"}\n</tool_call>'
@@ -35,6 +47,29 @@ LATER = 'A moment.[TOOL_CALLS]get_weather{"city": "Paris"}[TOOL_CALLS]now[CALL_I
 CITIES = "[get_weather(city='San Francisco'), get_weather(city=\"Seattle\")]"
 VALUES = "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-1.5), now()]"
 VALUED = {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}
+
+WRITTEN_TYPES = {
+    "text": 'a < b\n</p> "\\d"\n',
+    "count": "3",
+    "on": "True",
+    "list": "['a', None]",
+    "either": "null",
+    "grade": "a",
+    "more": "{}",
+}
+TYPES = WRITTEN_TYPES | {"count": 3, "on": True, "list": ["a", None], "either": None, "more": {}}
+
+
+def qwen3_coder(name, arguments):
+    given = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
+
+
+CODER = f"Let me look.\n{qwen3_coder('get_weather', {'city': 'Paris'})}\n{qwen3_coder('now', {})}"
+BARE = (
+    "<function=get_weather><parameter=city>Paris</parameter></function>\n</tool_call> done <function=now></tool_call>"
+)
+UNCLOSED = f"<tool_call><function=f><parameter=a>1</parameter>\n{qwen3_coder('now', {})}"
 
 BROKEN_ARGUMENTS = '{"code": "one\ntwo\t\\d+ \\u00e9 \\user \\\\", "b": ["\x01"]}'
 BROKEN = f'{{"name": "f", "arguments": {BROKEN_ARGUMENTS}}}'
@@ -58,6 +93,10 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Mistral", f"[TOOL_CALLS]f{BROKEN_ARGUMENTS}", "", [("f", MENDED)]),
     ("Pythonic", CITIES, "", [("get_weather", {"city": city}) for city in ("San Francisco", "Seattle")]),  # Meta's
     ("Pythonic", VALUES, "", [("f", VALUED), ("now", {})]),
+    ("Qwen3Coder", CODER, "Let me look.", [PARIS, ("now", {})]),  # as its template writes it
+    ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
+    ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
+    ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
 ]
 NO_CALLS = {
     "Hermes": [
@@ -75,6 +114,13 @@ NO_CALLS = {
     ],
     "Mistral": ["[TOOL_CALLS] are what I would make, if I could\n"],
     "Pythonic": ["[1, 2, 3]", "[Ada(born=1815)]", "[f"],
+    "Qwen3Coder": [
+        "1 < 2 and <tool_cal is nothing",
+        "<tool_call>what?</tool_call> so",
+        "<tool_call>\n<function=a b></function></tool_call>",
+        "<function=other></function>",
+        "<tool_call> <function=",
+    ],
 }
 WRITTEN = [example[:2] for example in EXAMPLES]
 
@@ -82,7 +128,7 @@ WRITTEN = [example[:2] for example in EXAMPLES]
 def read(family, text, cuts=()):
     """Text, and calls as (name, arguments), of `text` in pieces. Texts were where they are said to have been, in their
     order, and never before what was passed by then."""
-    parser = CallParser(family, NAMES)
+    parser = CallParser(family, FUNCTIONS)
     at, pieces, passed = 0, [], 0
     for cut in [*sorted(cuts), len(text)]:
         pieces += [(piece, passed) for piece in parser.push(text[at:cut])]
@@ -139,14 +185,15 @@ def test_an_answer_that_is_cut_off_anywhere_begins_as_the_whole_one(family, text
 
 
 def test_arguments_are_told_while_they_are_written():
-    parser = CallParser("Hermes", NAMES)
+    parser = CallParser("Hermes", FUNCTIONS)
     pieces = parser.push('<tool_call>{"name": "f", "arguments": {"text": "Once upon a')
     assert pieces == [CallStart(0, "f"), CallArguments(0, '{"text": "Once upon a')]
     assert parser.push(" time") == [CallArguments(0, " time")]
 
 
 WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
-PARTS = [*WORDS.split(), '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
+TAGS = ["<function=f>", "<parameter=", "</parameter>", "</function>"]
+PARTS = [*WORDS.split(), *TAGS, '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
 TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 
 
@@ -172,6 +219,14 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
     """{{- '{"name": "' + c.name + '", "parameters": ' + c.arguments | tojson + '}' }}""",
     "Mistral": """{% if tools %}{{ tools }}{% endif %}[TOOL_CALLS] [{% for c in messages[0].tool_calls %}"""
     """{{ (c.function | tojson)[:-1] + ', "id": "' + c.id + '"}' }}{% if not loop.last %}, {% endif %}{% endfor %}]""",
+    "Qwen3Coder": """{% if tools %}{{ tools }}{% endif %}{% for c in messages[0].tool_calls %}
+<tool_call>
+<function={{ c.function.name }}>
+{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>
+{{ v | tojson if v is mapping or (v is sequence and v is not string) else v | string }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}""",
     "Pythonic": """{% if tools %}[func_name1(name=value)]{% endif %}[{% for c in messages[0].tool_calls %}"""
     """{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"""
     """{% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]""",
@@ -190,5 +245,5 @@ def test_calls_come_back_through_the_template(family):
 def test_the_family_is_found_in_the_template():
     found = {family: families.from_template(template) for family, template in TEMPLATES.items()}
     assert found == {family: family for family in FAMILIES}
-    for unknown in (None, "{{ tools }}", "<tool_call><function={{ tools }}>", "<tool_call><arg_key>"):
+    for unknown in (None, "{{ tools }}", "<function={{ tools }}>", "<tool_call><arg_key>"):
         assert families.from_template(unknown) is None, "formats that are not known are not guessed"

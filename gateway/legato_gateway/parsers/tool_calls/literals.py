@@ -1,0 +1,83 @@
+"""Values of arguments that models write as plain text or in Python, converted to JSON."""
+
+import ast
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+STRING: Final = frozenset({"string"})
+ANY: Final = frozenset({"string", "number", "boolean", "null", "array", "object"})
+_WORDS: Final = MappingProxyType({"True": "true", "False": "false", "None": "null"})
+_KINDS: Final = MappingProxyType(
+    {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", list: "array", dict: "object"}
+)
+_DEEPEST: Final = 16  # schemas within schemas
+
+
+def kinds(function: Mapping[str, Any] | None, key: str) -> frozenset[str]:
+    """Returns the JSON types that a function's schema allows for one argument; ANY if it does not say."""
+    properties = (function or {}).get("properties")
+    return _kinds(properties.get(key) if isinstance(properties, dict) else None, function or {}, _DEEPEST)
+
+
+def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    if not isinstance(schema, dict) or not depth:
+        return ANY
+    if isinstance(reference := schema.get("$ref"), str):
+        return _kinds(_target(reference, root), root, depth - 1)
+    if "const" in schema:
+        return frozenset({_KINDS[type(schema["const"])]})
+    if isinstance(values := schema.get("enum"), list):
+        return frozenset(_KINDS[type(value)] for value in values)
+    if given := schema.get("type"):
+        names = [given] if isinstance(given, str) else given
+        allowed = {"number" if name == "integer" else name for name in names if isinstance(name, str)}
+        return frozenset(allowed) if allowed <= ANY else ANY
+    if isinstance(choices := schema.get("anyOf", schema.get("oneOf")), list):
+        return frozenset().union(*(_kinds(choice, root, depth - 1) for choice in choices))
+    return ANY
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    """Returns the schema that a reference within `root` names, or None."""
+    at: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        at = at.get(part) if isinstance(at, Mapping) else None
+    return at
+
+
+def typed(text: str, allowed: frozenset[str]) -> str:
+    """Converts a plain text to JSON: a string, unless it is JSON of another type that is allowed.
+
+    Where no string is allowed, it may also be a Python literal.
+    """
+    value = _WORDS.get(text.strip(), text.strip())
+    kind = _kind(value)
+    if "string" in allowed:
+        return value if kind in allowed - STRING else json.dumps(text, ensure_ascii=False)
+    return to_json(value)
+
+
+def to_json(value: str) -> str:
+    """Converts a Python literal to JSON. JSON is kept, and anything else becomes a string."""
+    if _kind(value) is not None:
+        return value
+    try:
+        written = json.dumps(ast.literal_eval(value), ensure_ascii=False, allow_nan=False)
+        written.encode()
+        return written
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return json.dumps(value, ensure_ascii=False)
+
+
+def _kind(value: str) -> str | None:
+    """Returns the type of a text in JSON, or None."""
+    try:
+        return _KINDS[type(json.loads(value, parse_constant=_refuse))]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
