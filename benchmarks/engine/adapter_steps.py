@@ -15,6 +15,7 @@ import torch
 
 from legato_cli.models.model import PREFIX, resolve
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.weights.expected import projections
@@ -27,7 +28,9 @@ GREEDY = SamplingParams(max_tokens=64, seed=0, temperature=0.0)
 
 
 def load(path: Path) -> Runner:
-    runner = Runner.load(open_weights(path), block_size=16, kv_cache_bytes=256 << 20, dtype="auto", max_length=1024)
+    runner = Runner.load(
+        open_weights(path), RunnerOptions(block_size=16, kv_cache_bytes=256 << 20, dtype="auto", max_length=1024)
+    )
     runner.warm_up()
     return runner
 

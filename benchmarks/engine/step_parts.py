@@ -28,6 +28,7 @@ from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.models import registry
 from legato_engine.runner import runner as runners
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
@@ -109,11 +110,9 @@ class Bench:
         checkpoint = open_weights(path)
         self.runner = Runner.load(
             checkpoint,
-            block_size=BLOCK_SIZE,
-            kv_cache_bytes=4 << 30,
-            dtype=dtype,
-            threads=threads,
-            max_length=MAX_LENGTH,
+            RunnerOptions(
+                block_size=BLOCK_SIZE, kv_cache_bytes=4 << 30, dtype=dtype, threads=threads, max_length=MAX_LENGTH
+            ),
         )
         self.clock = Clock()
         self._backend = self.runner._backend

@@ -13,9 +13,9 @@ import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from legato_engine.kernels.gpu.attention.attend import converts_float8
 from legato_engine.kernels.gpu.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.float8 import has_float8
 
 DIM = 128
 LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory
@@ -59,7 +59,7 @@ class AttentionBench:
         yield {"what": "copy", "rate": bandwidth / 1e9, "unit": "GB/s"}
         for group in (4, 8):
             yield from self.decoding(group, bandwidth)
-        if converts_float8(self.chip):
+        if has_float8(self.chip):
             yield from self.decoding(8, bandwidth, e4m3=True)
         for group in (4, 8):
             yield from self.prompts(group)

@@ -102,8 +102,8 @@ class ModelBench:
         made = MadeCodes(sizes.config, dtype, device.place, form) if form else None
         self._weights = made or MadeWeights(sizes.config, dtype, device.place)
         longest = sizes.blocks_of(max(sizes.context, sizes.prompt))
-        room = Room(max(sizes.prompt, sizes.rows[-1]), sizes.rows[-1], longest)
-        self._model = MadeModel(self._weights, dtype, device, sizes.block, room, sizes.blocks)
+        room = Room(max(sizes.prompt, sizes.rows[-1]), sizes.rows[-1], longest, sizes.block)
+        self._model = MadeModel(self._weights, dtype, device, room, sizes.blocks)
         with torch.inference_mode():
             self._model.arena.normal_()
 

@@ -13,6 +13,7 @@ from grammar_vocabulary import COMPILER, END, TOKENS
 from legato_engine.grammars.position import GrammarPosition
 from legato_engine.kernels.torch import sampling as by_torch
 from legato_engine.runner import cores
+from legato_engine.runner.plan import RunnerPlan
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import ChosenSizes
 from legato_engine.sampling import constrain
@@ -83,11 +84,12 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     released = set[int]()
     monkeypatch.setattr(cores, "release", lambda: released.add(threading.get_ident()))
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=10, rope_scaling=None))
-    arena, backend = SimpleNamespace(layout=None, num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
+    arena, backend = SimpleNamespace(num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
     silent = dict.fromkeys(("quantized", "products", "weights_fallback"), lambda weights: "")
     chosen: Any = SimpleNamespace(name="float32", fallback="", **silent)
     weights, sizes = SimpleNamespace(fingerprint="weights"), ChosenSizes(0, 100, 64)
-    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, cast(Any, weights), sizes)
+    plan = RunnerPlan(cast(Any, weights), chosen, cast(Any, None), sizes)
+    runner = Runner(plan, cast(Any, model), cast(Any, backend), cast(Any, arena))
     runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
     assert len(released) == 1
 

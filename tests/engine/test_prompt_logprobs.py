@@ -7,6 +7,7 @@ import lora_folders
 import pytest
 import torch
 
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.scores import Scores, rows_per_slice
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
@@ -19,7 +20,9 @@ TINY = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, vocab_siz
 
 
 def tiny(block_size):
-    return Runner.load(TINY, block_size=block_size, kv_cache_bytes=4 << 20, dtype="float32", max_length=512, threads=1)
+    return Runner.load(
+        TINY, RunnerOptions(block_size=block_size, kv_cache_bytes=4 << 20, dtype="float32", max_length=512, threads=1)
+    )
 
 
 # Of ordinary length, so that slices of rows are cut as well.

@@ -33,7 +33,7 @@ class Step:
         """`kv` is torch.uint8, or torch.float8_e4m3fn where the chip converts it, for an arena of e4m3."""
         torch.manual_seed(seed)
         self.rows, self.window = rows, window
-        self._shape = group * kv_heads, kv_heads, dim, block, device
+        self._sizes, self._device = attention.AttentionSizes(group * kv_heads, kv_heads, dim, block), device
         counts = [-(-(prefix + count) // block) for prefix, count in rows]
         ids = torch.randperm(sum(counts) + 3).tolist()
         self.layer = torch.full((len(ids), 2, 2, kv_heads, block, dim), torch.nan, dtype=dtype, device=device)[:, 1]
@@ -60,7 +60,7 @@ class Step:
         self.out = torch.empty_like(self.queries)
 
     def work(self, processors: int = 4, more: int = 0) -> attention.Work:
-        return attention.Work(len(self.lengths) + more, self.tokens + more, *self._shape, processors)
+        return attention.Work(len(self.lengths) + more, self.tokens + more, self._sizes, self._device, processors)
 
     def run(self, decode: Configuration, prefill: Configuration, work: attention.Work | None = None) -> torch.Tensor:
         """Into `out`, which has 7 wherever nothing is written."""

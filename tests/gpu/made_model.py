@@ -103,14 +103,13 @@ class Row(NamedTuple):
 class MadeModel:
     """Layers of the backend on `device`, and an arena of `blocks`, whose content is up to the caller."""
 
-    def __init__(self, weights: MadeWeights, dtype: torch.dtype, device: Device, size: int, room: Room, blocks: int):
-        """`size` is that of a block, in tokens."""
+    def __init__(self, weights: MadeWeights, dtype: torch.dtype, device: Device, room: Room, blocks: int):
         config = weights.config
-        self.block_size = size
+        self.block_size = room.block_size
         with torch.inference_mode():
-            self.backend = CudaBackend(weights, dtype, device, size, room, lambda _share: None)
+            self.backend = CudaBackend(weights, dtype, device, room, lambda _share: None)
             self.model = registry.model_class(config)(config, self.backend)
-            shape = (blocks, config.layers, 2, config.kv_heads, size, config.head_dim)
+            shape = (blocks, config.layers, 2, config.kv_heads, room.block_size, config.head_dim)
             self.arena = torch.empty(shape, dtype=dtype, device=device.place)
 
     def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,8 +6,8 @@ import torch
 from attention_step import Step
 from places import Place, over
 
-from legato_engine.kernels.gpu.attention.attend import converts_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
+from legato_engine.kernels.gpu.float8 import has_float8
 
 MIXED = ((0, 1), (37, 1), (100, 8), (0, 9), (63, 1), (21, 40))  # tokens before, tokens of this step
 DECODING = ((99, 1), (499, 1), (0, 1), (62, 5))
@@ -41,7 +41,7 @@ def test_kv_in_e4m3(
     place: Place, dtype: torch.dtype, dim: int, group: int, rows: tuple[tuple[int, int], ...], window: int | None
 ) -> None:
     """Converted by the chip, and by operations on bits, as on chips that cannot."""
-    for kv in (torch.uint8, torch.float8_e4m3fn) if converts_float8(place.chip) else (torch.uint8,):
+    for kv in (torch.uint8, torch.float8_e4m3fn) if has_float8(place.chip) else (torch.uint8,):
         check(place, dtype, rows, dim, group, 64, window=window, kv=kv)
 
 

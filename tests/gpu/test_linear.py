@@ -8,11 +8,11 @@ from made_codes import FORMS, made
 from made_model import LLAMA_3_8B, MadeCodes, MadeModel, Row
 from places import TOLERANCE, Place, over
 
-from legato_engine.backends.cuda import products
 from legato_engine.backends.cuda.device import Cuda, Interpreted
 from legato_engine.backends.cuda.linear import packed
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
 
@@ -46,7 +46,7 @@ def test_dequantized_weights(place: Place, dtype: torch.dtype, form: str, shape:
 def test_fp8_activations(place: Place, dtype: torch.dtype, form: str, rows: int, shape: tuple[int, int]) -> None:
     """By Triton, and by torch for a scale per output. Quantized rows are near the rows; products are those of the
     quantized ones."""
-    if not (place.small or products.multiplies_fp8(place.chip)):
+    if not (place.small or has_float8(place.chip)):
         return
     weight, x, bias = made(form, *shape), place.random(rows, shape[1], dtype=dtype), place.random(shape[0], dtype=dtype)
     x[0] = 0
@@ -76,11 +76,11 @@ def test_a_model_of_codes(place: Place, dtype: torch.dtype, form: str) -> None:
     )
     weights = MadeCodes(config, dtype, torch.device("cpu"), form)
     device = Interpreted(place.processors) if place.small else Cuda(place.device)
-    model = MadeModel(weights, dtype, device, 16, Room(256, 4, 16), 64)
+    model = MadeModel(weights, dtype, device, Room(256, 4, 16, 16), 64)
     model.arena.fill_(torch.nan)
     tokens = torch.randint(config.vocab_size, (202,)).tolist()
     expected = plain_model.logits(weights, tokens)
-    most = 0.15 if "FP8" in form and products.multiplies_fp8(place.chip) else 10 * TOLERANCE[dtype]
+    most = 0.15 if "FP8" in form and has_float8(place.chip) else 10 * TOLERANCE[dtype]
     start, blocks = 0, range(40, 53)
     for end in (12, 40) if place.small else (12, 40, 90, 200):
         found = model.step([Row(tokens[start:end], start, blocks)]).cpu()[0]

@@ -71,7 +71,7 @@ class Sequences:
         self.weights = MadeWeights(config, dtype, torch.device("cpu"))
         self.lengths = SMALL_LENGTHS if place.small else LENGTHS
         counts = [-(-(length + FURTHER) // size) for length in self.lengths]
-        self.model = MadeModel(self.weights, dtype, self.device, size, Room(64, ROWS, 2 * max(counts)), sum(counts))
+        self.model = MadeModel(self.weights, dtype, self.device, Room(64, ROWS, 2 * max(counts), size), sum(counts))
         self.model.arena.fill_(torch.nan)
         free = iter(torch.randperm(sum(counts)).tolist())
         self.tokens = [torch.randint(config.vocab_size, (length + FURTHER,)).tolist() for length in self.lengths]

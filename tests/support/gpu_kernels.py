@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from kernel_inspection import inspect
 
-from legato_engine.backends.cuda import products
 from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose, triton_minor
+from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, unit_of
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
@@ -126,7 +126,7 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
         yield str(shape), partial(attend, chip, shape)
     for name, rows in CODES if whole else CODES[:1]:
         yield f"{name}, {rows} rows", partial(_multiply_codes, chip, name, rows)
-    if products.multiplies_fp8(chip):
+    if has_float8(chip):
         for name in FLOAT8:
             yield name, partial(_multiply_fp8, chip, name)
     if chip == ATTENTION_AND_PRODUCTS:
@@ -155,13 +155,14 @@ def attend(chip: str, shape: Shape) -> None:
     named = {"head_dim": head_dim, "block_size": block_size, "group": group, "kv_bits": 8 if shape.e4m3 else 16}
     dtype, heads = getattr(torch, shape.dtype), KV_HEADS * group
     decode, prefill = (choose(f"{name}_attention", named, chip) for name in ("decode", "prefill"))
-    work = attention.Work(ROWS, TOKENS, heads, KV_HEADS, head_dim, block_size, "cpu", ahead.CHIPS[chip].processors)
+    sizes = attention.AttentionSizes(heads, KV_HEADS, head_dim, block_size)
+    work = attention.Work(ROWS, TOKENS, sizes, "cpu", ahead.CHIPS[chip].processors)
     qkv, out = empty(TOKENS, heads + 2 * KV_HEADS, head_dim, dtype=dtype), empty(TOKENS, heads, head_dim, dtype=dtype)
     starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
     attention.plan(starts, lengths, work, window, decode, prefill)
     held, scales = dtype, None
     if shape.e4m3:
-        held, scales = torch.float8_e4m3fn if attention.converts_float8(chip) else torch.uint8, torch.empty(2, KV_HEADS)
+        held, scales = torch.float8_e4m3fn if has_float8(chip) else torch.uint8, torch.empty(2, KV_HEADS)
     attention.attend(
         qkv[:, :heads], _layer(head_dim, block_size, held), starts, lengths, tables, work, window, out, decode,
         prefill, True, scales,

@@ -8,6 +8,7 @@ from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint, llama, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.grouped import Grouped, GroupedForm
@@ -52,7 +53,7 @@ def random_weights(name: str) -> Checkpoint:
 
 def load(checkpoint: Checkpoint, **changes: object) -> Runner:
     given = {"block_size": 16, "kv_cache_bytes": 4 << 20, "dtype": "float32", "max_length": 256, "max_batch": 8}
-    return Runner.load(checkpoint, **given | {"gpu": Interpreted(2), "chunk_tokens": 64} | changes)
+    return Runner.load(checkpoint, RunnerOptions(**given | {"gpu": Interpreted(2), "chunk_tokens": 64} | changes))
 
 
 def prompts(vocab: int, lengths: tuple[int, ...] = (5, 40, 17, 71)) -> list[list[int]]:

@@ -99,6 +99,7 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quanti
     from legato_engine import settings
     from legato_engine.errors import EngineError
     from legato_engine.runner import cores
+    from legato_engine.runner.plan import RunnerOptions
     from legato_engine.runner.runner import Runner
     from legato_engine.weights.opening import open_weights
 
@@ -107,11 +108,13 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quanti
             _say(f"compiling kernels for {dtype}, KV {kv_dtype}, quantization {quantization}")
             runner = Runner.load(
                 open_weights(path, quantization),
-                block_size=settings.BLOCK_SIZES["cpu"],
-                kv_cache_bytes=KV_BYTES,
-                dtype=dtype.lower(),
-                kv_dtype=kv_dtype,
-                max_length=MAX_LENGTH,
+                RunnerOptions(
+                    block_size=settings.BLOCK_SIZES["cpu"],
+                    kv_cache_bytes=KV_BYTES,
+                    dtype=dtype.lower(),
+                    kv_dtype=kv_dtype,
+                    max_length=MAX_LENGTH,
+                ),
             )
             runner.warm_up()
             _say(runner.formats)

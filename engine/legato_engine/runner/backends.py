@@ -31,22 +31,19 @@ def gpu(name: str) -> Device | None:
     return Cuda(torch.device(name))
 
 
-def make(
-    checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, block_size: int, report: Progress
-) -> Backend:
+def make(checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, report: Progress) -> Backend:
     """The backend that computes in these formats, with the weights loaded. `room` is the largest step; its blocks hold
     the longest sequence."""
-    max_length = room.blocks * block_size
     scales = kv_scales.read(checkpoint) if chosen.kv == FLOAT8 else None
     if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
 
         assert gpu is not None
-        return CudaBackend(checkpoint, chosen.dtype, gpu, block_size, room, report, scales)
+        return CudaBackend(checkpoint, chosen.dtype, gpu, room, report, scales)
     if chosen.path is None:
         place = gpu.place if gpu else torch.device("cpu")
-        return TorchBackend(checkpoint, chosen.dtype, place, max_length, report, scales)
-    return CpuBackend(checkpoint, numerics.make(chosen.path), max_length, report, scales)
+        return TorchBackend(checkpoint, chosen.dtype, place, room.max_length, report, scales)
+    return CpuBackend(checkpoint, numerics.make(chosen.path), room.max_length, report, scales)
 
 
 def sampler(chosen: Formats, gpu: Device | None, vocab: int, max_batch: int) -> "DeviceSampler | None":

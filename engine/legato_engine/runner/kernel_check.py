@@ -20,6 +20,7 @@ from legato_engine.kernels.gpu.ahead import Chip
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.models.config import ModelConfig
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.scheduler.batch import Draw, Row
@@ -81,9 +82,16 @@ def launch_all(config: ModelConfig, dtype: str, kv_dtype: str, block_size: int, 
     Raises EngineError and the errors of compilers.
     """
     runner = Runner.load(
-        Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, kv_dtype=kv_dtype,
-        max_length=config.max_length, gpu=Absent(chip, processors),
-    )  # fmt: skip
+        Shapes(config),
+        RunnerOptions(
+            block_size=block_size,
+            kv_cache_bytes=1 << 40,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            max_length=config.max_length,
+            gpu=Absent(chip, processors),
+        ),
+    )
     greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
     with torch.inference_mode():
         for tokens, rows in ((block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS)):

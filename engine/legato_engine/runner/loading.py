@@ -13,6 +13,7 @@ from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import population
 from legato_engine.runner.interface import LoadedModel, Progress
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
@@ -102,21 +103,23 @@ def _warmed_up(
 ) -> Runner:
     runner = Runner.load(
         checkpoint,
-        block_size=settings.tokens_per_block,
-        kv_cache_bytes=settings.kv_cache_memory,
-        dtype=settings.dtype,
-        kv_dtype=settings.kv_cache_dtype,
-        device=settings.device,
-        threads=settings.threads,
-        max_length=max_length,
-        memory=_memory(settings),
-        chunk_tokens=settings.tokens_per_chunk,
-        max_batch=settings.max_batch,
-        adapter_values=adapter_values,
-        longest_bytes=_longest_bytes(settings),
-        progress=lambda _what, share: progress("loading", share),
-        fallback=fallback,
-        on_kernel_failure=settings.on_kernel_failure,
+        RunnerOptions(
+            block_size=settings.tokens_per_block,
+            kv_cache_bytes=settings.kv_cache_memory,
+            dtype=settings.dtype,
+            kv_dtype=settings.kv_cache_dtype,
+            device=settings.device,
+            threads=settings.threads,
+            max_length=max_length,
+            memory=_memory(settings),
+            chunk_tokens=settings.tokens_per_chunk,
+            max_batch=settings.max_batch,
+            adapter_values=adapter_values,
+            longest_bytes=_longest_bytes(settings),
+            fallback=fallback,
+            on_kernel_failure=settings.on_kernel_failure,
+        ),
+        lambda _what, share: progress("loading", share),
     )
     if settings.device == "cpu":
         population.start(runner.arena)  # only now: workers that start together measure the free memory first

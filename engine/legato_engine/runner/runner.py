@@ -4,7 +4,6 @@ The scheduler decides the steps, `models` has the layers' order, and a backend c
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,20 +13,17 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from legato_engine import capacity, processor
-from legato_engine.backends.cuda.device import Device
+from legato_engine import processor
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend
-from legato_engine.kvcache.layout import KVLayout
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
-from legato_engine.processor import Processor
-from legato_engine.runner import backends, cores, formats, inputs, sizing
+from legato_engine.runner import backends, cores, inputs
 from legato_engine.runner.arena import Arena, count_blocks
-from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
-from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory
+from legato_engine.runner.plan import RunnerOptions, RunnerPlan
+from legato_engine.runner.plan import plan as make_plan
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
@@ -61,10 +57,10 @@ class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, checkpoint: Checkpoint, sizes: ChosenSizes,
-        gpu: Device | None = None, sampler: "DeviceSampler | None" = None,
-    ) -> None:  # fmt: skip
-        self.layout = arena.layout
+        self, plan: RunnerPlan, model: Llama, backend: Backend, arena: Arena, sampler: "DeviceSampler | None" = None
+    ) -> None:
+        chosen, checkpoint, sizes = plan.formats, plan.checkpoint, plan.sizes
+        self.layout = plan.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
         self.weight_bytes = backend.nbytes
@@ -77,78 +73,39 @@ class Runner:
         self.fallback = chosen.fallback
         self.weights_fallback = chosen.weights_fallback(checkpoint)
         self.kv_revision = _revision(
-            checkpoint.fingerprint, repr(model.config.rope_scaling), str(arena.layout), chosen.name,
-            chosen.products(checkpoint), "cuda" if gpu else "cpu", str(NUMERICS),
+            checkpoint.fingerprint, repr(model.config.rope_scaling), str(plan.layout), chosen.name,
+            chosen.products(checkpoint), "cuda" if plan.gpu else "cpu", str(NUMERICS),
         )  # fmt: skip
         self.written: DeviceEvent | None = None
         self._pending: PendingSamples | None = None  # of the step launched last
         self._model = model
-        self._gpu = gpu
+        self._gpu = plan.gpu
         self._sampler = sampler
         self._scored_per_slice = rows_per_slice(model.config.vocab_size)
         self._backend = backend
         self._masks = MaskThreads(torch.get_num_threads(), cores.release)
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        block_size: int,
-        kv_cache_bytes: int | None,
-        dtype: str,
-        kv_dtype: str = "auto",
-        device: str = "cpu",
-        threads: int | None = None,
-        max_length: int | None,
-        memory: Memory | None = None,
-        chunk_tokens: int = 512,
-        max_batch: int | None = capacity.FEWEST,
-        adapter_values: int = 0,
-        longest_bytes: int | None = None,
-        progress: Progress | None = None,
-        instructions: Processor | None = None,
-        gpu: Device | None = None,
-        fallback: str = "",
-        on_kernel_failure: str = "Auto",
-    ) -> "Runner":
+    def load(cls, checkpoint: Checkpoint, options: RunnerOptions, progress: Progress | None = None) -> "Runner":
         """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
-        weight is read.
-
-        Weights, arena and workspace have to fit into `memory`; None: not checked. `kv_cache_bytes`, `max_length` and
-        `max_batch` are None for Auto. `chunk_tokens` and `max_batch` are the size of the largest step, `adapter_values`
-        the count of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence if
-        `max_length` is None.
-
-        `instructions` replaces this machine's instruction sets in the choice of formats, `gpu` replaces torch's GPU for
-        `device`. `fallback` is the reason not to use kernels for a GPU.
-        """
+        weight is read."""
         processor.guard_onednn(processor.detect())
-        if threads:
-            torch.set_num_threads(threads)
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        config, gpu = checkpoint.config, gpu or backends.gpu(device)
-        here = instructions or processor.detect()
-        chosen = formats.choose(dtype, here, gpu, config, block_size, fallback, kv_dtype)
-        chosen = formats.allowed(chosen, checkpoint, on_kernel_failure)
-        layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
-        needs = partial(sizing.needs, checkpoint, chosen, chunk_tokens, adapter_values=adapter_values)
-        asked = AskedSizes(kv_cache_bytes, max_length, max_batch)
-        declared = config.max_length
-        if longest_bytes is not None:
-            declared = sizing.longest_within(declared, layout, longest_bytes)
-        sizes = sizing.choose(needs, layout, declared, asked, memory)
-        num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+            numba.set_num_threads(min(options.threads, numba.config.NUMBA_NUM_THREADS))
+        plan = make_plan(checkpoint, options)
+        chosen, layout, sizes, gpu = plan.formats, plan.layout, plan.sizes, plan.gpu
         rows = sizes.max_running
+        room = Room(options.chunk_tokens + rows, rows, layout.blocks_for(sizes.max_length), layout.block_size)
         report = progress or (lambda _what, _share: None)
-        config = config.serving(sizes.max_length)
+        config = checkpoint.config.serving(sizes.max_length)
         with torch.inference_mode():
-            room = Room(chunk_tokens + rows, rows, layout.blocks_for(sizes.max_length))
-            backend = backends.make(checkpoint, chosen, gpu, room, block_size, lambda share: report("weights", share))
+            backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
             model = registry.model_class(config)(config, backend)
+            num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
             arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
-        return cls(model, backend, arena, chosen, checkpoint, sizes, gpu, sampler)
+        return cls(plan, model, backend, arena, sampler)
 
     @property
     def ahead(self) -> "Runner | None":

@@ -27,8 +27,9 @@ def test_weights_are_rounded_as_asked(legato):
 def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_compiled_too(legato, monkeypatch):
     warm = []
 
-    def load(checkpoint, *, dtype, kv_dtype, **_):
-        return SimpleNamespace(warm_up=lambda: warm.append((dtype, kv_dtype)), formats="the formats")
+    def load(checkpoint, options):
+        formats = options.dtype, options.kv_dtype
+        return SimpleNamespace(warm_up=lambda: warm.append(formats), formats="the formats")
 
     monkeypatch.setattr(runner.Runner, "load", load)
     monkeypatch.setattr(cores, "prepare", lambda: warm.append("cores"))

@@ -10,6 +10,7 @@ from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint, llama, on, prompt
 from legato_engine import processor
 from legato_engine.adapters.folder import open_adapter
 from legato_engine.backends.cpu import linear_bf16, numerics
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 from legato_engine.weights.expected import projections
@@ -31,7 +32,7 @@ ADAPTERS = {
 
 def load(checkpoint, dtype="float32", **changes):
     given = {"block_size": 16, "kv_cache_bytes": 16 << 20, "threads": 2, "max_length": 1024} | changes
-    return Runner.load(checkpoint, dtype=dtype, **given)
+    return Runner.load(checkpoint, RunnerOptions(dtype=dtype, **given))
 
 
 def logits(runner, rows):

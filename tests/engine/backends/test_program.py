@@ -13,6 +13,7 @@ from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import INT8_AVX2
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
@@ -40,7 +41,7 @@ KINDS = {
 def load(config, form, kinds="4 bits", threads=2):
     checkpoint, instructions = RandomCheckpoint(config, kinds=KINDS[kinds]), PROCESSORS[form]
     given = {"block_size": 16, "kv_cache_bytes": 16 << 20, "dtype": "auto", "max_length": 1024}
-    return Runner.load(checkpoint, threads=threads, instructions=instructions, **given)
+    return Runner.load(checkpoint, RunnerOptions(threads=threads, instructions=instructions, **given))
 
 
 def rows(draw, *shapes):

@@ -18,6 +18,7 @@ from tiny_families import FAMILIES
 from tiny_models import PROCESSORS
 
 from legato_engine.grammars.compilations import Compilations
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
 from legato_engine.weights.quantization import rounding
@@ -39,7 +40,7 @@ LIMITS = {"max_running": 16, "max_waiting": 16}
 def load(checkpoint, **options):
     """A worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
     given = {"block_size": 16, "kv_cache_bytes": 4 << 20, "dtype": "float32", "threads": 1}
-    made = Runner.load(checkpoint, **given | options)
+    made = Runner.load(checkpoint, RunnerOptions(**given | options))
     with torch.inference_mode():
         made.arena.blocks.fill_(3.0)
     return made

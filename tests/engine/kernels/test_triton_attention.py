@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from legato_engine.kernels.gpu.attention import attend as attention
+from legato_engine.kernels.gpu.attention.attend import AttentionSizes
 from legato_engine.kernels.gpu.configurations import Configuration
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -108,7 +109,7 @@ def test_every_lane_has_each_tile_that_it_sees_once_and_lists_are_never_too_shor
     """Also for more rows than are read at a time."""
     starts = torch.tensor([0, *[count for _, count in rows]]).cumsum(0).to(torch.int32)
     lengths = torch.tensor([prefix + count for prefix, count in rows], dtype=torch.int32)
-    work = attention.Work(len(rows), max(1, int(starts[-1])), group * 2, 2, 64, 16, "cpu", processors)
+    work = attention.Work(len(rows), max(1, int(starts[-1])), AttentionSizes(group * 2, 2, 64, 16), "cpu", processors)
     for entries in (work.items, work.joins, work.prompts):
         entries.fill_(-9)
     decode, prefill = decode_config(tile_m, 32, splits, shortest), prefill_config(tile_m, 64)
@@ -180,14 +181,14 @@ def test_blocks_far_into_a_large_arena_are_found(tmp_path):
     ],
 )
 def test_shapes_that_the_kernels_do_not_support_are_refused(changed, message):
-    shape = {"heads": 4, "kv_heads": 2, "head_dim": 64, "block_size": 16, "device": "cpu", "processors": 4}
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 64, "block_size": 16}
     with pytest.raises(ValueError, match=message):
-        attention.Work(4, 4, **{**shape, **changed})
+        AttentionSizes(**{**sizes, **changed})
 
 
 def test_what_the_work_has_no_room_for_is_refused():
     step = Step([(4, 1), (4, 1)])
-    shape = (4, 2, 32, 16, "cpu", 4)
+    shape = (AttentionSizes(4, 2, 32, 16), "cpu", 4)
     with pytest.raises(ValueError, match=r"too many rows: 2 \(at most 1\)"):
         step.run(decode_config(), prefill_config(), attention.Work(1, 8, *shape))
     with pytest.raises(ValueError, match=r"too many tokens: 2 \(at most 1\)"):

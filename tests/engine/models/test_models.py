@@ -12,6 +12,7 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.layers import rotary
 from legato_engine.models.config import from_huggingface
 from legato_engine.runner import runner as runners
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
 
@@ -52,7 +53,7 @@ SHAPES = {
 
 def load(checkpoint, dtype="float32", **changes):
     given = {"block_size": 16, "kv_cache_bytes": 16 << 20, "threads": 2, "max_length": 1024} | changes
-    return Runner.load(checkpoint, dtype=dtype, **given)
+    return Runner.load(checkpoint, RunnerOptions(dtype=dtype, **given))
 
 
 def last_logits(runner, tokens, chunk, draws, singles=0):

@@ -9,6 +9,7 @@ from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice, TooLittleMemory, UnusableFormat
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 
@@ -27,7 +28,7 @@ class Unread(RandomCheckpoint):
 
 def load(config=LLAMA, **changes):
     given = {"block_size": 16, "kv_cache_bytes": 1 << 20, "dtype": "auto", "max_length": 64, "gpu": Interpreted()}
-    return Runner.load(Unread(config), **given | changes)
+    return Runner.load(Unread(config), RunnerOptions(**given | changes))
 
 
 @pytest.mark.parametrize(

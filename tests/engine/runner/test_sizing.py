@@ -9,6 +9,7 @@ from tiny_models import PROCESSORS, RandomCheckpoint
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.weights.opening import open_weights
@@ -39,7 +40,8 @@ def test_weights_take_what_was_worked_out(checkpoint, dtype, name):
     found = sizing.needs(checkpoint, chosen, 512, 64)
 
     loaded = Runner.load(
-        checkpoint, block_size=16, kv_cache_bytes=MIB, dtype=dtype, max_length=16, instructions=instructions
+        checkpoint,
+        RunnerOptions(block_size=16, kv_cache_bytes=MIB, dtype=dtype, max_length=16, instructions=instructions),
     )
     assert found.weights == pytest.approx(loaded.weight_bytes, rel=0.01)
 
@@ -147,15 +149,18 @@ def test_a_runner_is_refused_before_any_weight_is_read(smollm2):
 
     with pytest.raises(TooLittleMemory, match="100 MiB are available"):
         Runner.load(
-            Unreadable(), block_size=16, kv_cache_bytes=MIB, dtype="float32", max_length=16, memory=Memory(100 * MIB)
+            Unreadable(),
+            RunnerOptions(block_size=16, kv_cache_bytes=MIB, dtype="float32", max_length=16, memory=Memory(100 * MIB)),
         )
 
 
 def test_a_runner_takes_what_is_left(checkpoint):
     runner = Runner.load(
-        checkpoint, block_size=16, kv_cache_bytes=None, dtype="float32", max_length=None, max_batch=None,
-        memory=Memory(1 << 30),
-    )  # fmt: skip
+        checkpoint,
+        RunnerOptions(
+            block_size=16, kv_cache_bytes=None, dtype="float32", max_length=None, max_batch=None, memory=Memory(1 << 30)
+        ),
+    )
     assert runner.num_blocks * runner.layout.block_bytes > 150 * MIB
     assert (runner.max_length, runner.max_running) == (checkpoint.config.max_length, 704)
     assert f"704 sequences of at most {checkpoint.config.max_length:,} tokens" in runner.formats

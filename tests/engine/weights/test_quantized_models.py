@@ -12,6 +12,7 @@ from tiny_models import PROCESSORS, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.weights.opening import open_weights
@@ -28,7 +29,7 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
     }
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
     given = {"block_size": 16, "kv_cache_bytes": 8 << 20, "dtype": "auto", "threads": 1, "max_length": 128}
-    runner = Runner.load(checkpoint, instructions=PROCESSORS["codes"], **given)
+    runner = Runner.load(checkpoint, RunnerOptions(instructions=PROCESSORS["codes"], **given))
     prompts = [prompt(count, count, files.VOCAB) for count in (1, 7, 40, 90)]
 
     run = sequences(runner, prompts, new_tokens=8)
@@ -67,7 +68,7 @@ def test_greedy_tokens_of_quantized_folders_are_those_of_transformers(
     folders.write(tmp_path, folders.KINDS[name])
     checkpoint = open_weights(tmp_path)
     given = {"block_size": 16, "kv_cache_bytes": 8 << 20, "dtype": dtype, "threads": 1, "max_length": 128}
-    runner = Runner.load(checkpoint, instructions=PROCESSORS["codes"], **given)
+    runner = Runner.load(checkpoint, RunnerOptions(instructions=PROCESSORS["codes"], **given))
     prompts = [prompt(count, count, files.VOCAB) for count in (1, 7, 40)]
 
     run = sequences(runner, prompts, new_tokens=32)

@@ -19,21 +19,21 @@ from legato_engine.backends.cuda.layers import (
     CudaNorm,
     CudaOutputNorm,
     CudaSum,
-    LayerFactors,
 )
 from legato_engine.backends.cuda.linear import DensePart, LinearPart, ProductMemory
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.kernels.gpu.attention.attend import Work, converts_float8
+from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
 from legato_engine.kernels.gpu.configurations import Configuration, choose
+from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
-from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.kv_factors import KVFactors
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
-from legato_engine.layers.rotation import Rotation
+from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
 MOST_CAPTURED_EARLY = 64  # rows: larger graphs are captured with the first step of their size
@@ -45,8 +45,8 @@ class CudaBackend:
     kv_heads]."""
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, device: Device, block_size: int, room: Room,
-        progress: Progress, kv_scales: torch.Tensor | None = None,
+        self, checkpoint: Checkpoint, dtype: torch.dtype, device: Device, room: Room, progress: Progress,
+        kv_scales: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
@@ -54,7 +54,6 @@ class CudaBackend:
         self._config = config
         self._dtype = dtype
         self._device = device
-        self._block_size = block_size
         self._progress = progress
         self._kv_scales = None if kv_scales is None else kv_scales.to(device.place)
         self._tables: dict[str, torch.Tensor] = {}
@@ -67,8 +66,7 @@ class CudaBackend:
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
         self._replays: dict[int, GraphReplay] = {}  # by rows
-        self._max_length = room.blocks * block_size
-        self._rotations: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._angles = RotaryTables(room.max_length, lambda table: table.to(device.place))
 
     @property
     def replayed_rows(self) -> tuple[int, ...]:
@@ -89,7 +87,7 @@ class CudaBackend:
         memory, work = self._made(size)
         memory.fill(inputs, size)
         adapted = tuple((each.adapter, torch.from_numpy(each.tokens).to(self._device.place)) for each in inputs.adapted)
-        if self._kv_scales is not None and not converts_float8(self._device.chip):
+        if self._kv_scales is not None and not has_float8(self._device.chip):
             arena = arena.view(torch.uint8)
         return memory.step(size, len(inputs.sampled), arena, work, not _short(inputs), adapted)
 
@@ -139,14 +137,12 @@ class CudaBackend:
             self._device.mark()()
             self._replays.clear()
             self._last = None
-            self._room = Room(max(self._room.tokens, size.tokens), max(self._room.rows, size.rows), self._room.blocks)
+            self._room = self._room.enlarged(size)
             self._workspace.make_room(self._room)
             config, room = self._config, self._room
-            self._memory = StepMemory(room, self._block_size, self._device)
-            self._work = Work(
-                room.rows, room.tokens, config.heads, config.kv_heads, config.head_dim, self._block_size,
-                self._device.place, self._device.processors,
-            )  # fmt: skip
+            self._memory = StepMemory(room, self._device)
+            heads = AttentionSizes(config.heads, config.kv_heads, config.head_dim, room.block_size)
+            self._work = Work(room.rows, room.tokens, heads, self._device.place, self._device.processors)
         return self._memory, self._work
 
     def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[LowRank]:
@@ -183,12 +179,16 @@ class CudaBackend:
             norms = self._norm_weight(shape.query_norm), self._norm_weight(shape.key_norm)
         kv = None
         if self._kv_scales is not None:
-            kv = LayerFactors(self._kv_scales[layer], 1 / self._kv_scales[layer])
-        sizes = {"head_dim": shape.head_dim, "block_size": self._block_size, "group": shape.heads // shape.kv_heads}
+            kv = KVFactors(self._kv_scales[layer], 1 / self._kv_scales[layer])
+        sizes = {
+            "head_dim": shape.head_dim,
+            "block_size": self._room.block_size,
+            "group": shape.heads // shape.kv_heads,
+        }
         sizes["kv_bits"] = 8 * (1 if kv else self._dtype.itemsize)
         kernels = ("norm_rotate_write", "decode_attention", "prefill_attention")
         return CudaAttention(
-            layer, shape, self._angles(shape.rotation), kv, norms, whole_norms, self._config.rms_norm_eps,
+            layer, shape, self._angles[shape.rotation], kv, norms, whole_norms, self._config.rms_norm_eps,
             AttentionConfigurations(*(self._choose(kernel, **sizes) for kernel in kernels)),
             self._buffer("attention", shape.heads * shape.head_dim),
         )  # fmt: skip
@@ -231,12 +231,6 @@ class CudaBackend:
         """The weight of a norm; in float32 if it has an offset, because 16 bits would round the sum."""
         dtype = torch.float32 if self._config.norm_offset else self._dtype
         return projections.norm(self._checkpoint, name).to(self._device.place, dtype)
-
-    def _angles(self, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
-        if rotation not in self._rotations:
-            cos, sin = rotary.tables(rotation, self._max_length)
-            self._rotations[rotation] = cos.to(self._device.place), sin.to(self._device.place)
-        return self._rotations[rotation]
 
     def _output(self, name: str) -> LinearPart:
         """The output matrix: as codes, unless it is also the table of embeddings."""

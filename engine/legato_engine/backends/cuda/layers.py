@@ -17,6 +17,7 @@ from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.torch import low_rank
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.kv_factors import KVFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,6 @@ class CudaLinear:
         return out
 
 
-class LayerFactors(NamedTuple):
-    """Factors of a layer's keys and values when they are read and when they are written: float32 [2, kv_heads]."""
-
-    reading: torch.Tensor
-    writing: torch.Tensor
-
-
 class AttentionConfigurations(NamedTuple):
     """Configurations of the kernels of a layer's attention."""
 
@@ -100,7 +94,7 @@ class CudaAttention:
     layer: int
     shape: AttentionShape
     angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions, pairs]
-    kv: LayerFactors | None  # if the arena is in e4m3
+    kv: KVFactors[torch.Tensor] | None  # if the arena is in e4m3
     norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
     whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
     eps: float

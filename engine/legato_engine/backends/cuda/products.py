@@ -12,12 +12,12 @@ from enum import Enum
 
 import torch
 
+from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.linear.codes import LEAST_UNIT, CodeKind, unit_of
 from legato_engine.weights.grouped import GroupedForm
 from legato_engine.weights.quantization.formats import Element
 
 KINDS = {Element.INT4: CodeKind.INT4, Element.INT8: CodeKind.INT8, Element.FLOAT8: CodeKind.FLOAT8}
-_FP8_CAPABILITY = 89  # of the first chips that multiply FP8
 
 
 class LargeSteps(Enum):
@@ -46,7 +46,7 @@ class CodesProduct:
             form.element in self.elements
             and dtype in self.dtypes
             and unit_of(KINDS[form.element], inputs, form.group) >= self.unit
-            and (not self.fp8 or (form.rounds_inputs and multiplies_fp8(chip)))
+            and (not self.fp8 or (form.rounds_inputs and has_float8(chip)))
             and (not self.whole or (form.group >= inputs and not inputs % 16 and not outputs % 16))
         )
 
@@ -64,11 +64,6 @@ def choose(form: GroupedForm | None, shape: tuple[int, ...], dtype: torch.dtype,
     if form is None or len(shape) != 2:
         return None
     return next((product for product in TABLE if product.takes(form, *shape, dtype, chip)), None)
-
-
-def multiplies_fp8(chip: str) -> bool:
-    """True if the tensor cores of a chip such as `sm_90` multiply FP8."""
-    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _FP8_CAPABILITY
 
 
 def table() -> Iterator[str]:

@@ -55,7 +55,7 @@ class StepMemory:
     """The inputs of one step at a time, on the host and on the device: one copy transfers all of them, and the device
     derives positions, slots, and tokens that only it has."""
 
-    def __init__(self, room: Room, block_size: int, device: Device) -> None:
+    def __init__(self, room: Room, device: Device) -> None:
         size = _room_for(_lengths(Size(room.tokens, room.rows), room.blocks))
         self._room = room
         self._device = device
@@ -64,8 +64,7 @@ class StepMemory:
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
         self._derived = torch.zeros(_room_for([room.tokens] * 3), dtype=torch.int32, device=device.place)
         self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # for steps without such tokens
-        self._block_size = block_size
-        self._expanding = choose("step_inputs", {"block_size": block_size}, device.chip)
+        self._expanding = choose("step_inputs", {"block_size": room.block_size}, device.chip)
         self._wait_copied = device.mark()
 
     def fill(self, inputs: StepInputs, size: Size) -> None:
@@ -101,7 +100,7 @@ class StepMemory:
     def _expand(self, size: Size, drawn: torch.Tensor) -> None:
         given, starts, lengths, _, flat = self._given_in(self._given, size)
         tables = flat.reshape(size.rows, -1)
-        expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._block_size, self._expanding)
+        expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._room.block_size, self._expanding)
 
     def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, positions, slots."""

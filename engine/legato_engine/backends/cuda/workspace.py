@@ -1,6 +1,6 @@
 """Memory for the results of layers, sized for the largest step so far."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,14 +15,24 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest step: tokens, rows, and blocks of one row."""
+    """The largest step: tokens, rows, and blocks of one row, each with `block_size` tokens."""
 
     tokens: int
     rows: int
     blocks: int
+    block_size: int
+
+    @property
+    def max_length(self) -> int:
+        """The tokens of the longest sequence."""
+        return self.blocks * self.block_size
 
     def holds(self, size: Size) -> bool:
         return size.tokens <= self.tokens and size.rows <= self.rows
+
+    def enlarged(self, size: Size) -> "Room":
+        """This room, or more where the step needs it."""
+        return replace(self, tokens=max(self.tokens, size.tokens), rows=max(self.rows, size.rows))
 
 
 class Buffer:

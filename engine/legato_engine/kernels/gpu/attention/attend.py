@@ -1,5 +1,6 @@
 """Attention over the paged arena in Triton: prompts, and decoding rows, whose KV is split if that fills the chip."""
 
+from dataclasses import dataclass
 from math import e, log2
 
 import torch
@@ -15,30 +16,47 @@ BLOCK_SIZES = (16, 32, 64)
 MOST_HEAD_DIM = 256
 MOST_GROUP = 16  # query heads that share a KV head
 _LEAST_TILE_M, _MOST_TILE_M = 16, 128
-_CONVERTS_FLOAT8 = 89  # compute capability 8.9
 _MOST_SPLITS = 8  # parts of decoding rows, over all KV heads, for each processor of the chip
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSizes:
+    """Sizes of attention and of its arena. Raises ValueError for sizes that the kernels do not support."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+
+    def __post_init__(self) -> None:
+        if self.block_size not in BLOCK_SIZES:
+            raise ValueError(f"unsupported block size: {self.block_size} (allowed: 16, 32, 64)")
+        if not 16 <= self.head_dim <= MOST_HEAD_DIM or self.head_dim % 8:
+            allowed = f"multiples of 8 from 16 to {MOST_HEAD_DIM}"
+            raise ValueError(f"unsupported head_dim: {self.head_dim} ({allowed})")
+        if self.heads % self.kv_heads or self.group > MOST_GROUP:
+            allowed = f"1 to {MOST_GROUP} for each KV head"
+            raise ValueError(f"unsupported heads: {self.heads} for {self.kv_heads} KV heads ({allowed})")
+
+    @property
+    def group(self) -> int:
+        """The query heads that share a KV head."""
+        return self.heads // self.kv_heads
 
 
 class Work:
     """Device memory for the work lists of one step and for the parts of split rows; allocated once.
 
-    The lists are valid for one window at a time. `processors` is the number of streaming multiprocessors. Raises
-    ValueError for shapes that the kernels do not support.
+    The lists are valid for one window at a time. `processors` is the number of streaming multiprocessors.
     """
 
     def __init__(
-        self, max_rows: int, max_tokens: int, heads: int, kv_heads: int, head_dim: int, block_size: int,
-        device: torch.device | str, processors: int,
-    ) -> None:  # fmt: skip
-        if block_size not in BLOCK_SIZES:
-            raise ValueError(f"unsupported block size: {block_size} (allowed: 16, 32, 64)")
-        if not 16 <= head_dim <= MOST_HEAD_DIM or head_dim % 8:
-            raise ValueError(f"unsupported head_dim: {head_dim} (multiples of 8 from 16 to {MOST_HEAD_DIM})")
-        if heads % kv_heads or heads // kv_heads > MOST_GROUP:
-            raise ValueError(f"unsupported heads: {heads} for {kv_heads} KV heads (1 to {MOST_GROUP} for each KV head)")
+        self, max_rows: int, max_tokens: int, sizes: AttentionSizes, device: torch.device | str, processors: int
+    ) -> None:
         self.max_rows, self.max_tokens, self.processors = max_rows, max_tokens, processors
-        self.kv_heads, self.group, self.head_dim = kv_heads, heads // kv_heads, head_dim
-        self.block_size, self.padded = block_size, triton.next_power_of_2(head_dim)
+        kv_heads = self.kv_heads = sizes.kv_heads
+        self.group, self.head_dim = sizes.group, sizes.head_dim
+        self.block_size, self.padded = sizes.block_size, triton.next_power_of_2(sizes.head_dim)
         most = self._parts(_MOST_SPLITS)
         self.lanes = 2 * max(most * _LEAST_TILE_M, _MOST_TILE_M)  # of every KV head, in all slots together
         self.partials = torch.empty(self.lanes * kv_heads * self.padded, dtype=torch.float32, device=device)
@@ -121,7 +139,7 @@ def attend(
     tables [rows, ..] list the rows' blocks. `work` holds the lists that `plan` made of `starts` and `lengths`, with the
     same window and configurations. Without `prompts` no row may have more than DECODE_QUERIES tokens.
     With `kv_scales` float32 [2, kv_heads], the layer holds e4m3: as float8_e4m3fn on chips that convert it
-    (`converts_float8`), otherwise as uint8.
+    (`has_float8`), otherwise as uint8.
     """
     rows, tokens = lengths.shape[0], queries.shape[0]
     if tokens > work.max_tokens:
@@ -160,11 +178,6 @@ def _attend(
         TILE_M=config.tiles["TILE_M"], TILE_N=config.tiles["TILE_N"], FULL_TILES=full_tiles,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-
-
-def converts_float8(chip: str) -> bool:
-    """True if Triton converts e4m3 by an instruction of the chip (`sm_90`)."""
-    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _CONVERTS_FLOAT8
 
 
 def _cdiv(a: int, b: int) -> int:

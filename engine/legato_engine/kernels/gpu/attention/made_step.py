@@ -59,9 +59,8 @@ class MadeStep:
         self.out = torch.zeros(tokens, heads, shape.head_dim, dtype=shape.dtype, device=device)
         self.chosen = decode, prefill
         self.prompts = any(count > attention.DECODE_QUERIES for _, count in rows)
-        self.work = attention.Work(
-            len(rows), tokens, heads, shape.kv_heads, shape.head_dim, block, device, shape.processors
-        )
+        sizes = attention.AttentionSizes(heads, shape.kv_heads, shape.head_dim, block)
+        self.work = attention.Work(len(rows), tokens, sizes, device, shape.processors)
         attention.plan(self.starts, self.lengths, self.work, None, *self.chosen)
 
     def attend(self) -> None:
