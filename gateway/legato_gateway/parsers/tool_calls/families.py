@@ -10,6 +10,7 @@ from legato_gateway.parsers.tool_calls import (
     hermes,
     json_calls,
     llama3_json,
+    marked_list,
     mistral,
     preamble,
     pythonic,
@@ -41,6 +42,10 @@ FAMILIES: Final = MappingProxyType(
         "Mistral": Family(mistral.read, mistral.MARKERS, json_calls.NAME),
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
         "Qwen3Coder": Family(qwen3_coder.read, qwen3_coder.MARKERS, json_calls.NAME),
+        **{
+            family: Family(marked_list.reader(family), (*marks.opens, *marks.closes), json_calls.NAME)
+            for family, marks in marked_list.FORMATS.items()
+        },
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
@@ -57,6 +62,8 @@ def from_template(template: str | None) -> str | None:
         return None
     if qwen3_coder.FUNCTION in template:
         return "Qwen3Coder" if hermes.OPEN in template and qwen3_coder.PARAMETER in template else None
+    if (marked := marked_list.from_template(template)) is not None:
+        return marked
     if mistral.OPEN in template:
         return "Mistral"
     if hermes.OPEN in template:
@@ -118,11 +125,14 @@ class ToolSupport:
     in_template: bool = False
     why_not: str = "tools are switched off (gateway.toolCallParser)"
     in_system: bool = True  # the template has system messages
+    template_writes_calls: bool = True  # in earlier messages; False only for formats of `marked_list`
 
     def template_input(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Returns messages and variables for the chat template."""
+        if self.in_template and self.family is not None and not self.template_writes_calls:
+            return marked_list.template_input(self.family, messages, tools)
         if self.in_template:
             return list(messages), {"tools": list(tools)} if tools else {}
         return preamble.with_tools(messages, tools, self.in_system), {}
@@ -132,6 +142,9 @@ def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupp
     """Returns the support of a model with this chat template. `setting` is the chosen parser."""
     if setting == OFF:
         return ToolSupport(None, takes_tools)
+    marked = marked_list.from_template(template or "")
+    if marked is not None and "tool_calls" not in (template or "") and setting in (AUTO, marked):
+        return ToolSupport(marked, in_template=True, template_writes_calls=False)
     if setting != AUTO:
         return ToolSupport(setting, takes_tools)
     if not takes_tools:

@@ -126,7 +126,9 @@ class GatewaySpec(ManifestPart):
     """Origins of web pages that may call the API (CORS), or "*" for all. None if not given."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
-    tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Qwen3Coder", "Off"] = "Auto"
+    tool_call_parser: Literal[
+        "Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Qwen3Coder", "Phi4Mini", "Granite", "Off"
+    ] = "Auto"
     """Format of the model's tool calls. Auto derives it from the chat template; Off rejects requests with tools."""
     reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
     """Format of the model's reasoning. Auto derives it from the chat template; Off leaves reasoning in the text."""

@@ -57,6 +57,8 @@ REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
     "Llama3Json": LLAMA,
     "Mistral": LISTS,
     "Pythonic": LISTS,
+    "Phi4Mini": LISTS,
+    "Granite": LISTS,
     "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY
 }
 

@@ -97,6 +97,11 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
     ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
+    ("Phi4Mini", f"<|tool_call|>[{ONE}]<|/tool_call|>", "", [("f", {"a": 1})]),  # Microsoft's model card
+    ("Phi4Mini", f"functools[{ONE}, {ONE}]", "", [("f", {"a": 1})] * 2),  # vLLM's prompt for it
+    ("Granite", f"A moment.<|tool_call|>[{ONE}, {ONE}]", "A moment.", [("f", {"a": 1})] * 2),  # IBM's, from 3.0
+    ("Granite", f"<tool_call>[{ONE}]</tool_call> done", " done", [("f", {"a": 1})]),  # Granite 3.1
+    ("Granite", f"<|tool_call|>{BROKEN}", "", [("f", MENDED)]),  # one call without the list
 ]
 NO_CALLS = {
     "Hermes": [
@@ -121,6 +126,8 @@ NO_CALLS = {
         "<function=other></function>",
         "<tool_call> <function=",
     ],
+    "Phi4Mini": ["import functools\n", "functools[1]", "<|tool_call|>what?<|/tool_call|> so"],
+    "Granite": ["<|tool_call|> [1, 2]", "</tool_call>"],
 }
 WRITTEN = [example[:2] for example in EXAMPLES]
 
@@ -210,6 +217,34 @@ def test_any_text_is_read_to_its_end_and_can_be_sent(family, text, data):
         assert read(family, text, data.draw(st.lists(st.integers(0, len(text)), max_size=8))) == whole
 
 
+PHI4_MINI = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if 'tools' in m and m['tools'] %}"""
+PHI4_MINI += """<|tool|>{{ m['tools'] }}<|/tool|>{% endif %}<|end|>{% endfor %}{# message['tools'] #}"""
+GRANITE = """{% if tools %}{{ tools }}answer with <|tool_call|> and a list{% endif %}{% for m in messages %}"""
+GRANITE += """<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{% endfor %}"""
+
+
+@pytest.mark.parametrize(("family", "template"), [("Phi4Mini", PHI4_MINI), ("Granite", GRANITE)])
+def test_calls_are_written_for_templates_that_do_not(family, template):
+    support = families.for_model("Auto", template, family == "Granite")
+    assert support.family == family
+    call = {"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "rain", "tool_call_id": "1", "name": "f"},
+    ]
+    tool = {"type": "function", "function": {"name": "f"}}
+    given, variables = support.template_input(messages, [tool])
+    text = ChatTemplate(template, {}).render(given, variables)
+    assert read(family, text)[1] == [("f", '{"a": 1}')]
+    if family == "Phi4Mini":
+        assert '<|system|><|tool|>[{"name": "f"}]<|/tool|><|end|><|user|>hi' in text
+        assert "<|tool_response|>rain" in text
+    else:
+        assert (variables, "<|start_of_role|>tool<|end_of_role|>rain" in text) == ({"tools": [tool]}, True)
+    assert support.template_input(messages[:1], []) == (messages[:1], {})
+
+
 TEMPLATES = {  # how each family's own template writes what its model wrote
     "Hermes": """{% if tools %}<tools>{{ tools }}</tools>{% endif %}{% for c in messages[0].tool_calls %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
@@ -227,6 +262,8 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 </parameter>
 {% endfor %}</function>
 </tool_call>{% endfor %}""",
+    "Phi4Mini": "{{ messages[0].content }}{# <|tool|> and message['tools'] #}",
+    "Granite": "{{ messages[0].content }}{# <|start_of_role|> and <|tool_call|> #}",
     "Pythonic": """{% if tools %}[func_name1(name=value)]{% endif %}[{% for c in messages[0].tool_calls %}"""
     """{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"""
     """{% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]""",
@@ -238,7 +275,8 @@ def test_calls_come_back_through_the_template(family):
     calls = [("get_weather", WEATHER), ("f", {"a": [1, 2], "b": {"c": "x"}})][: 1 if family == "Llama3Json" else 2]
     given = [{"id": "123456789", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     message = {"role": "assistant", "content": "", "tool_calls": given}
-    text, found = read(family, ChatTemplate(TEMPLATES[family], {}).render([message]))
+    shown, _ = families.for_model("Auto", TEMPLATES[family], True).template_input([message], [])
+    text, found = read(family, ChatTemplate(TEMPLATES[family], {}).render(shown))
     assert (text, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
 
 
