@@ -11,9 +11,11 @@ from legato_grammar.errors import UnreadableVocabulary
 from legato_protocol.model_files import gguf_header, token_bytes
 
 _NORMAL = 1  # type of a token in a GGUF file, and the default
+_UNKNOWN = 2
 _CONTROL = 3
 _USER_DEFINED = 4
 _BYTE = 6
+_DECODERS = {"gpt2": "ByteLevel", "llama": "ByteFallback"}  # by tokenizer model of a GGUF file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,13 @@ def read(path: Path, size: int) -> Vocabulary:
 
 def _gguf(path: Path) -> tuple[dict[int, bytes], set[int]]:
     metadata = gguf_header.load(path).metadata
-    if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
-        raise ValueError(f"tokenizer model {model!r} is not supported; supported: gpt2")
+    if (model := metadata.get("tokenizer.ggml.model")) not in _DECODERS:
+        raise ValueError(f"tokenizer model {model!r} is not supported; supported: {', '.join(_DECODERS)}")
+    ordinary, added = _readers({_DECODERS[model]})
     tokens = metadata["tokenizer.ggml.tokens"]
     kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     special = {id for id, kind in enumerate(kinds) if kind not in (_NORMAL, _BYTE, _USER_DEFINED)}
-    readers = [str.encode if kind in (_CONTROL, _USER_DEFINED) else token_bytes.byte_level for kind in kinds]
+    readers = [added if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) else ordinary for kind in kinds]
     return {id: to_bytes(token) for id, (token, to_bytes) in enumerate(zip(tokens, readers, strict=True))}, special
 
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tokenizer_files import train_pieces, write_pieces
 
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_grammar import vocabulary
@@ -24,9 +25,12 @@ def folder(path, vocab, decoder, added):
     return path
 
 
-def test_the_tokens_of_a_gguf_file_are_those_of_the_gateway():
-    tokens = ModelTokenizer.load(builtin())
-    found = vocabulary.read(builtin(), tokens.vocab_size + 3)
+@pytest.mark.parametrize("kind", ["byte level", "sentence piece"])
+def test_the_tokens_of_a_gguf_file_are_those_of_the_gateway(tmp_path, kind):
+    pieces = train_pieces(True, "<tool>")
+    file = write_pieces(tmp_path / "t.gguf", pieces, user_defined=["<tool>"]) if kind != "byte level" else builtin()
+    tokens = ModelTokenizer.load(file)
+    found = vocabulary.read(file, tokens.vocab_size + 3)
     assert list(found.tokens[:-3]) == [tokens.token_bytes(id) for id in range(tokens.vocab_size)]
     assert found.tokens[-3:] == (b"", b"", b"")
     shown = tokens.detokenizer()

@@ -1,12 +1,14 @@
 """Texts to tokenize, and files with a small tokenizer."""
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import gguf
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXTS = [
@@ -56,7 +58,42 @@ def write_gguf(
     writer.add_token_list([*(token for token, _ in vocabulary), *more])
     writer.add_token_types([*(3 if token in SPECIAL else 1 for token, _ in vocabulary), *more.values()])
     writer.add_token_merges([" ".join(merge) for merge in described["merges"]])
-    given = {"bos_token_id": 0, "eos_token_id": 1, "chat_template": TEMPLATE} | changes
+    return _write(writer, path, {"bos_token_id": 0, "eos_token_id": 1, "chat_template": TEMPLATE} | changes)
+
+
+def train_pieces(prefix: bool, *user_defined: str) -> SentencePieceProcessor:
+    """A small SentencePiece tokenizer with the settings of Llama 2; `prefix`: a space precedes a text."""
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([line for text in CORPUS for line in text.splitlines()]),
+        model_writer=model, model_type="bpe", vocab_size=480, byte_fallback=True, split_digits=True,
+        allow_whitespace_only_pieces=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        add_dummy_prefix=prefix, user_defined_symbols=[*user_defined], minloglevel=2,
+    )  # fmt: skip
+    return SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def write_pieces(
+    path: Path,
+    pieces: SentencePieceProcessor,
+    architecture: str = "llama",
+    more: Mapping[str, int] = MappingProxyType({}),
+    user_defined: Collection[str] = (),
+    **changes: Any,
+) -> Path:
+    """Writes a file as llama.cpp's converter does: user-defined tokens have spaces. `more` as in `write_gguf`."""
+    kinds = {each: 4 if each in user_defined else 1 for each in map(pieces.id_to_piece, range(len(pieces)))}
+    kinds |= {each: 6 for each in kinds if pieces.is_byte(pieces.piece_to_id(each))}
+    kinds |= {"<unk>": 2, "<s>": 3, "</s>": 3}
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*(each.replace("▁", " ") if kinds[each] == 4 else each for each in kinds), *more])
+    writer.add_token_scores([*map(pieces.get_score, range(len(pieces))), *[-1000.0] * len(more)])
+    writer.add_token_types([*kinds.values(), *more.values()])
+    return _write(writer, path, changes)
+
+
+def _write(writer: gguf.GGUFWriter, path: Path, given: Mapping[str, Any]) -> Path:
     for key, value in given.items():
         if value is not None:
             getattr(writer, f"add_{key}")(value)

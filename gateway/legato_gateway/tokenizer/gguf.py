@@ -8,10 +8,11 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from legato_gateway.tokenizer import sentence_piece
 from legato_gateway.tokenizer.files import ALWAYS_DEFINED, TokenizeError, TokenizerFiles
 from legato_protocol.model_files import gguf_header
 
-_CONTROL, _USER_DEFINED = 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 # Tokens in the metadata by their names there: their names in templates, and the ones that end a sequence.
 _TEMPLATE_TOKENS = {
     "bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask",
@@ -23,6 +24,7 @@ _END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
 })  # fmt: skip
+_KEEP_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # after them in Phi-3, unlike after its other added tokens
 _PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "qwen2")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -60,19 +62,23 @@ def from_gguf(path: Path) -> TokenizerFiles:
 
 def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    if values.get("model") != "gpt2":
-        raise TokenizeError(f"{source}: tokenizer model {values.get('model')!r} is not supported; supported: gpt2")
+    model = values.get("model")
+    if model not in ("gpt2", "llama"):
+        raise TokenizeError(f"{source}: tokenizer model {model!r} is not supported; supported: gpt2, llama")
     tokens = _strings(values, "tokens", source)
-    tokenizer = _byte_pairs(values, tokens, source)
+    if pieces := model == "llama":
+        values = sentence_piece.DEFAULTS | values
+    tokenizer = (sentence_piece.tokenizer if pieces else _byte_pairs)(values, tokens, source)
+    _add_tokens(tokenizer, values, tokens, strips=pieces and metadata.get("general.architecture") == "phi3")
     special = _special_ids(values, len(tokens), source)
     texts = dict.fromkeys(ALWAYS_DEFINED, "") | {
         f"{kind}_token": tokens[special[key]] for key, kind in _TEMPLATE_TOKENS.items() if key in special
     }
-    bos = texts["bos_token"]
-    if bos and values.get("add_bos_token", values.get("pre") == "llama-bpe"):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, special["bos"])]
-        )
+    tokenizer.post_processor = _around(
+        [texts["bos_token"]] if values.get("add_bos_token", pieces or values.get("pre") == "llama-bpe") else [],
+        [texts["eos_token"]] if values.get("add_eos_token", False) else [],
+        tokenizer,
+    )
     eos_ids = {special[key] for key in _ENDS if key in special}
     eos_ids |= {id for id, token in enumerate(tokens) if token in _END_TEXTS}
     template, tool_template = (metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
@@ -84,6 +90,16 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
         texts,
         tuple(sorted(eos_ids)),
         longest=longest if isinstance(longest, int) else None,
+    )
+
+
+def _around(before: list[str], behind: list[str], tokenizer: Tokenizer) -> processors.TemplateProcessing:
+    """Puts these tokens before and behind each text. Empty ones are left out."""
+    first, last = ([token for token in tokens if token] for tokens in (before, behind))
+    return processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *first, "$B", *last],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*first, *last}],
     )
 
 
@@ -121,10 +137,19 @@ def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Token
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _add_tokens(tokenizer: Tokenizer, values: dict[str, Any], tokens: list[str], strips: bool) -> None:
+    """Adds the tokens that are recognized anywhere in a text, before it is split; with `strips`, most of them with the
+    whitespace after them."""
     types = values.get("token_type")
     kinds = dict(zip(tokens, types, strict=False)) if isinstance(types, list) else {}
-    kinds |= dict.fromkeys(_END_TEXTS & vocabulary.keys(), _CONTROL)
-    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        added = [AddedToken(t, special=special, normalized=False) for t in vocabulary if kinds.get(t) == kind]
-        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
-    return tokenizer
+    kinds |= dict.fromkeys(_END_TEXTS.intersection(tokens), _CONTROL)
+    for added, special in (((_UNKNOWN, _CONTROL), True), ((_USER_DEFINED,), False)):
+        entries = [
+            AddedToken(token, special=special, normalized=False, rstrip=strips and token not in _KEEP_SPACES)
+            for token in dict.fromkeys(tokens)
+            if kinds.get(token) in added
+        ]
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(entries)

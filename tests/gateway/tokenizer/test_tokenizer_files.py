@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizer_files import TEMPLATE, TEXTS, write_folder, write_gguf
+from tokenizer_files import TEMPLATE, TEXTS, train_pieces, write_folder, write_gguf, write_pieces
 from tokenizers import Tokenizer, pre_tokenizers
 
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
@@ -52,6 +52,30 @@ def test_a_first_token_is_added_where_the_model_wants_one(tmp_path, trained, pre
     assert (loaded.encode("the fox")[0] == 0) == begins
     assert loaded.encode("the fox", add_special=False)[0] != 0
     assert loaded.encode_chat([{"role": "user", "content": "fox"}])[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("given", "around"),
+    [({}, ([1], [])), ({"add_bos_token": False, "add_eos_token": True}, ([], [2])), ({"bos_token_id": 5}, ([5], []))],
+)
+def test_a_sentence_piece_gguf_has_first_and_last_tokens(tmp_path, given, around):
+    """With llama.cpp's defaults for missing keys."""
+    pieces = train_pieces(True)
+    loaded = ModelTokenizer.load(write_pieces(tmp_path / "t.gguf", pieces, **given))
+    assert loaded.encode("the fox") == around[0] + pieces.encode("the fox") + around[1]
+    assert loaded.eos_ids == (2,)
+
+
+@pytest.mark.parametrize(("architecture", "strips"), [("llama", False), ("phi3", True)])
+def test_a_space_precedes_text_after_added_tokens_and_phi_3_ignores_what_follows_them(tmp_path, architecture, strips):
+    pieces, more = train_pieces(True), {"<|user|>": 4, "<|end|>": 3}
+    loaded = ModelTokenizer.load(write_pieces(tmp_path / "t.gguf", pieces, architecture, more))
+    user, end = len(pieces), len(pieces) + 1
+    said = "the fox" if strips else "\n  the fox"
+    expected = [user, *pieces.encode(said), end, 1, *pieces.encode(" dog")]
+    assert loaded.encode("<|user|>\n  the fox<|end|><s> dog", add_special=False) == expected
+    assert loaded.eos_ids == (2, end)
+    assert loaded.all_special_ids == {0, 1, 2, end}
 
 
 def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path, trained):
@@ -180,7 +204,11 @@ def test_a_git_lfs_pointer_is_refused_with_the_way_to_fetch_it(tmp_path, trained
     ("changes", "text"),
     [
         ({"pre": "superbpe"}, "superbpe.*smollm, refact, gpt-2, llama-bpe, dbrx"),
-        ({"model": "llama"}, "'llama'.*gpt2"),
+        ({"model": "bert"}, "'bert'.*gpt2, llama"),
+        ({"model": "llama"}, "scores has to be a list of 493"),
+        ({"model": "llama", "token_scores": [0.0]}, "scores has to be a list of 493"),
+        ({"model": "llama", "token_scores": [float("nan")] * 493}, "scores.*finite"),
+        ({"model": "llama", "token_scores": [-1000.0] * 493}, "scores are -1000.*rank"),
         ({"eos_token_id": 10**6}, "eos_token_id"),
         ({"chat_template": "{% for %}"}, "template is broken"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_files import TEMPLATE, TEXTS, write_folder
+from tokenizer_files import TEMPLATE, TEXTS, train_pieces, write_folder, write_pieces
 from tokenizers import Tokenizer, decoders, models
 
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
@@ -45,6 +45,33 @@ def test_sentence_piece_tokens_are_spaces_and_bytes(tmp_path):
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     detokenizer = ModelTokenizer.load(write_folder(tmp_path, tokenizer)).detokenizer()
     assert [detokenizer.push([id]) for id in (1, 6, 2, 3, 4, 5)] == [" Hi", " ", "", "", "", "🙂"]
+
+
+RUNS = ("\n\n", "\n\n\n", "▁▁", "▁▁▁", "<tool>")  # as in Gemma
+
+
+@pytest.fixture(scope="module", params=[(), RUNS], ids=["llama 2", "gemma"])
+def pieces(request, tmp_path_factory):
+    """A GGUF file's tokenizer, and SentencePiece's own; with user-defined tokens, no space precedes a text."""
+    theirs = train_pieces(not request.param, *request.param)
+    file = tmp_path_factory.mktemp("pieces") / "t.gguf"
+    write_pieces(file, theirs, user_defined=request.param, add_space_prefix=not request.param)
+    return ModelTokenizer.load(file), theirs
+
+
+samples = st.sampled_from([*RUNS[:2], "  ", " the fox", "<tool>", *TEXTS])
+texts = st.lists(samples | st.text(st.characters(codec="utf-8", exclude_characters="▁")))
+
+
+@settings(max_examples=times(60), deadline=None)
+@given(text=texts.map("".join))
+def test_ids_of_a_sentence_piece_gguf_equal_sentence_piece_and_become_their_text(pieces, text):
+    """Bytes of unknown characters, runs of spaces and lines, and user-defined tokens."""
+    ours, theirs = pieces
+    ids = ours.encode(text, add_special=False)
+    assert ids == theirs.encode(text)
+    prefix = " " if text and theirs.piece_to_id("<tool>") == theirs.unk_id() else ""
+    assert shown(ours, ids) == prefix + text
 
 
 def test_special_tokens_show_where_they_are_asked_for(tmp_path, trained):
