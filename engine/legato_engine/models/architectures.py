@@ -37,7 +37,7 @@ ARCHITECTURES = {
     ),
     "Gemma3ForCausalLM": Architecture(
         "legato_engine.models.gemma3", "Gemma3", "Gemma 3 (text, also of `Gemma3ForConditionalGeneration`)",
-        ("google/gemma-3-1b-it", "google/gemma-3-12b-it"),
+        ("google/gemma-3-1b-it", "google/gemma-3-12b-it"), "gemma3",
     ),
     "GraniteForCausalLM": Architecture(
         "legato_engine.models.granite", "Granite", "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite"

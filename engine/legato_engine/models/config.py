@@ -162,7 +162,12 @@ def from_gguf(
     if raw.get("attention.sliding_window") and name == "olmo2":
         raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
     layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
-    window = "attention.sliding_window"
+    gemma, window = name == "gemma3", "attention.sliding_window"
+    if gemma and raw.get("final_logit_softcapping"):
+        raise UnsupportedModel(f"{source}: final_logit_softcapping is not supported")
+    # llama.cpp reads no window for other architectures; 0 is none.
+    windows = size(raw, window, source) if name in ("phi3", "gemma3") and raw.get(window) else None
+    pattern = {"sliding_window_pattern": raw.get("attention.sliding_window_pattern", 6)} if gemma else {}
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocab = len(tokens) if isinstance(tokens, list) else None
     return _checked(
@@ -180,14 +185,15 @@ def from_gguf(
             rope_scaling=rope.from_gguf(raw, factors, head_dim, source),
             rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
-            # llama.cpp reads no window for other architectures; phi3 has 0 for none.
-            sliding_window=size(raw, window, source) if name == "phi3" and raw.get(window) else None,
+            sliding_window=windows,
+            full_attention=_full_attention(pattern, layers, (), windows, source),
+            local_rope_theta=number(raw, "rope.freq_base_swa", source, 10000.0) if gemma else None,
             partial_rotary_dim=rotated,
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
             unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # GGUF has no key for them
-            attention_scale=number(granite, "attention.scale", source) if granite.get("attention.scale") else None,
-            embedding_multiplier=number(granite, "embedding_scale", source, 1.0),
+            attention_scale=_attention_scale_of_gguf(raw, name, head_dim, source),
+            embedding_multiplier=sqrt(hidden) if gemma else number(granite, "embedding_scale", source, 1.0),
             residual_multiplier=number(granite, "residual_scale", source, 1.0),
             logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
         ),
@@ -250,6 +256,16 @@ def _attention_scale(raw: Mapping[str, Any], source: str) -> float | None:
         return number(raw, "attention_multiplier", source)
     if "query_pre_attn_scalar" in raw:
         return 1 / sqrt(number(raw, "query_pre_attn_scalar", source))
+    return None
+
+
+def _attention_scale_of_gguf(raw: Mapping[str, Any], name: str, head_dim: int, source: str) -> float | None:
+    """From Granite's key. Gemma has none: its 27B, known by the number of layers, scales unlike the others."""
+    if name == "gemma3":
+        largest = raw["block_count"] == 62
+        return 1 / sqrt(raw["embedding_length"] // raw["attention.head_count"] if largest else head_dim)
+    if name == "granite" and raw.get("attention.scale"):
+        return number(raw, "attention.scale", source)
     return None
 
 

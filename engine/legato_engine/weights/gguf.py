@@ -51,17 +51,20 @@ _LAYER_NAMES = {
 }
 
 
-_FUSED_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}  # of phi3
+_OTHER_NAMES = {  # by llama.cpp's architecture
+    "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
+}
 
 
-def huggingface_name(name: str, architecture: object = None) -> str:
+def huggingface_name(name: str, architecture: str = "") -> str:
     """Hugging Face's name of a GGUF tensor; an unknown name is returned unchanged. `architecture` is llama.cpp's."""
     module, _, kind = name.rpartition(".")
     if module in _MODEL_NAMES:
         return f"{_MODEL_NAMES[module]}.{kind}"
     block, _, rest = module.partition(".")
     layer, _, part = rest.partition(".")
-    known = _LAYER_NAMES | (_FUSED_NAMES if architecture == "phi3" else {})
+    known = _LAYER_NAMES | _OTHER_NAMES.get(architecture, {})
     if block == "blk" and part in known:
         return f"model.layers.{layer}.{known[part]}.{kind}"
     return name
@@ -85,7 +88,7 @@ class GgufFile(Checkpoint):
         self.quantization = f"GGUF {', '.join(types)}"
         self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
-        architecture = header.metadata.get("general.architecture")
+        architecture = str(header.metadata.get("general.architecture"))
         self._tensors = {huggingface_name(name, architecture): info for name, info in header.tensors.items()}
         self.config = configs.from_gguf(
             header.metadata,

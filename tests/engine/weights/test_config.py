@@ -131,6 +131,23 @@ def test_scalings_that_are_not_computed_and_factors_that_are_not_one_for_each_fr
         gguf_scaling(factors, **given)
 
 
+GEMMA3_GGUF = {key.replace("llama.", "gemma3."): value for key, value in LLAMA_GGUF.items()} | {
+    "general.architecture": "gemma3", "gemma3.attention.head_count": 1, "gemma3.attention.key_length": 4,
+    "gemma3.attention.sliding_window": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(34, 0.5), (62, 0.25)])
+def test_a_gguf_of_gemma_3_is_completed_as_llama_cpp_does(layers: int, scale: float) -> None:
+    """27B, known by its layers, scales by the hidden size of a head. Softcapping, of Gemma 2, is refused."""
+    given = GEMMA3_GGUF | {"gemma3.block_count": layers}
+    config = from_gguf(given, frozenset(), None, "here")
+    assert (config.attention_scale, config.local_rope_theta, config.embedding_multiplier) == (scale, 10000.0, 4.0)
+    assert config.full_attention == tuple(range(5, layers, 6))
+    with pytest.raises(UnsupportedModel, match="final_logit_softcapping"):
+        from_gguf(given | {"gemma3.final_logit_softcapping": 30.0}, frozenset(), None, "here")
+
+
 def test_mistral_has_its_own_defaults(tmp_path: Path) -> None:
     raw = {key: value for key, value in files.CONFIG.items() if key != "num_key_value_heads"}
     config = from_huggingface(raw | {"architectures": ["MistralForCausalLM"], "num_attention_heads": 16}, "here")

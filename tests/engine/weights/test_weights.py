@@ -1,8 +1,9 @@
 """Weights: every number format gives what its reference gives."""
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -215,6 +216,7 @@ def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path
         assert torch.equal(found.tensor(name), tensors[name])
 
 
+LINEAR = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 8.0}
 SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 3.0}
 
 
@@ -225,14 +227,16 @@ SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4
         ("olmo 2", "olmo2", {}),
         ("smollm 3", "smollm3", {}),
         ("phi 3", "phi3", {"sliding_window": 48, "rope_dimension_count": 24}),
+        ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
     ],
 )
 def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
-    tmp_path: Path, name: str, architecture: str, metadata: dict[str, float]
+    tmp_path: Path, name: str, architecture: str, metadata: dict[str, Any]
 ) -> None:
-    """Names of tensors are those of llama.cpp's converter; those of Llama's kin have queries and keys reordered."""
-    raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None, "partial_rotary_factor": 0.75}
-    config = from_huggingface(raw, name)
+    """Names of tensors are those of llama.cpp's converter; those of Llama's kin have queries and keys reordered, and
+    norms of Gemma 1 added."""
+    raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None, "query_pre_attn_scalar": 32}
+    config = from_huggingface(raw | ({"partial_rotary_factor": 0.75} if architecture == "phi3" else {}), name)
     weights = RandomCheckpoint(config)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.layers)
     tensors: Tensors = {}
@@ -240,6 +244,8 @@ def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
         tensor = weights.tensor(each)
         if architecture in ("granite", "smollm3") and each.endswith((".q_proj.weight", ".k_proj.weight")):
             tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
+        if each.endswith("norm.weight"):
+            tensor = tensor + config.norm_offset
         tensors[names.get_name(each, (".weight",)) or each] = tensor.numpy(), Type.F32
     sizes = {
         "block_count": 4, "context_length": config.max_length, "embedding_length": config.hidden_size,
@@ -250,6 +256,8 @@ def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
 
     checkpoint = open_weights(files.write_gguf(tmp_path / "it.gguf", tensors, architecture, **sizes | metadata))
 
-    for value, expected in zip(astuple(checkpoint.config), astuple(config), strict=True):
+    for value, expected in zip(astuple(checkpoint.config), astuple(replace(config, norm_offset=0.0)), strict=True):
         assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
-    assert all(torch.equal(checkpoint.tensor(each), weights.tensor(each)) for each in weights.names())
+    for each in weights.names():
+        offset = config.norm_offset if each.endswith("norm.weight") else 0.0
+        assert torch.equal(checkpoint.tensor(each), weights.tensor(each) + offset)
