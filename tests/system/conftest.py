@@ -192,12 +192,6 @@ class Service:
         """The state of a worker, by its control port."""
         return self._get_state(self.worker(name)["address"])
 
-    def drain(self, name: str, on: bool) -> None:
-        """Tells a worker to take nothing new, or to serve again."""
-        url = f"http://{self.worker(name)['address']}/drain"
-        answer = self.http.request("POST" if on else "DELETE", url, headers=self._authorization)
-        answer.raise_for_status()
-
     def processes(self, name: str) -> list[psutil.Process]:
         """Server and core of a worker."""
         tree = psutil.Process(self.process.pid).children(recursive=True)

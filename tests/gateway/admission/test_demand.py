@@ -6,7 +6,7 @@ from relay_script import Scripted, error_of, started
 
 from legato_gateway.admission.demand import Demand, LengthCounter
 from legato_gateway.admission.ticket import QUEUE_FULL
-from legato_gateway.errors import BadRequest, DeadlineExceeded, Overloaded
+from legato_gateway.errors import BadRequest, Overloaded
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
 from legato_protocol.wire.demand import LengthBucket
@@ -130,17 +130,6 @@ def test_requests_beyond_the_buffer_are_refused_with_a_time_to_come_back(lab):
     assert not requests[8].ended
     _appear(run, "u0")
     assert _ends(run, requests[1:]) == [None] * 8
-
-
-def test_a_deadline_holds_without_a_worker_too(lab):
-    run = _without_workers(lab, "u")
-    short, long = run.start(deadline=5.0), run.start(deadline=50.0, max_tokens=5)
-    run.run(6, seconds=1.0)
-    error = error_of(short)
-    assert (type(error), error.part) == (DeadlineExceeded, "gateway")
-    assert run.demand().held_requests == 1
-    _appear(run, "u0")
-    assert run.end(long) is None
 
 
 def test_decode_workers_prefill_until_a_prefill_worker_is_there_and_after_the_last_has_left(lab):

@@ -82,21 +82,6 @@ def unbroken(chain_of: list[bytes], held: set[bytes] | frozenset[bytes]) -> int:
     return next((i for i, block in enumerate(chain_of) if block not in held), len(chain_of))
 
 
-def test_snapshot_then_events_give_the_workers_truth():
-    prompt = hashes(10)
-    worker = Worker(prompt[:4])
-    assert worker.index.match(prompt) == {"w": 4}
-    assert not worker.stores(prompt[4:8])
-    assert worker.match(prompt) == 8
-    worker.removes(prompt[6:8])
-    assert worker.match(prompt) == 6
-    worker.removes(prompt[:6])
-    assert worker.index.match(prompt) == {}
-    assert worker.index.blocks == 0
-    assert not worker.stores(prompt)
-    assert worker.match(prompt) == 10
-
-
 @pytest.mark.parametrize("fault", ["gap", "repeat", "epoch"])
 def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault):
     prompt, worker = hashes(6), Worker()

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from legato_gateway.errors import Overloaded
 from legato_gateway.serving.bodies import reading
@@ -30,7 +30,7 @@ class Gateway:
 
     def __init__(self, *lanes, prepared=False, limit=None):
         self.slots, self.budget = LargeBodySlots(*lanes), BodyBudget(limit)
-        self.prepared, self.tasks, self.leaving = asyncio.Event(), {}, set()
+        self.prepared, self.tasks = asyncio.Event(), {}
         self.read, self.whole = [], []  # names of bodies: of each piece, and of those that are whole
         if prepared:
             self.prepared.set()
@@ -46,8 +46,6 @@ class Gateway:
             if name in self.read:
                 seconds = 0.0 if self.read.count(name) < burst else pause
                 await (asyncio.sleep(seconds) if seconds is not None else asyncio.Event().wait())
-            if name in self.leaving:
-                return {"type": "http.disconnect"}
             self.read.append(name)
             return {"type": "http.request", "body": PIECE, "more_body": self.read.count(name) < pieces}
 
@@ -155,20 +153,6 @@ async def test_a_large_body_waits_for_none_of_many_slow_ones_which_are_read_all_
     await passed(9.0)
     assert {gateway.read.count(name) for name in slow} == {burst + (3 if pause else 0)}
     await gateway.cancel(*slow)
-    await gateway.end()
-
-
-async def test_a_slot_passes_on_from_clients_that_left_and_from_requests_that_ended():
-    gateway = Gateway(1)
-    gateway.start("first", "left", "late", "last")
-    await passed()
-    gateway.leaving.add("left")
-    gateway.tasks.pop("late").cancel()  # as its deadline does
-    gateway.prepared.set()
-    with pytest.raises(ClientDisconnect):
-        await gateway.tasks.pop("left")
-    await gateway.tasks["last"]
-    assert gateway.whole == ["first", "last"]
     await gateway.end()
 
 
