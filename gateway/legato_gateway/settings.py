@@ -177,7 +177,19 @@ class GatewaySettings:
     index_blocks: Annotated[int, whole("BLOCKS", 0, _MOST), "most blocks in the KV index"] = 1 << 20
     access_log: Annotated[Literal["Text", "JSON", "Off"], "FORMAT", "a line for each request: "] = "Text"
     tool_call_parser: Annotated[
-        Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Qwen3Coder", "Phi4Mini", "Granite", "Off"],
+        Literal[
+            "Auto",
+            "Hermes",
+            "Llama3Json",
+            "Mistral",
+            "Pythonic",
+            "Qwen3Coder",
+            "Phi4Mini",
+            "Granite",
+            "DeepSeek",
+            "KimiK2",
+            "Off",
+        ],
         "FORMAT",
         "how the model writes calls of tools: ",
     ] = "Auto"

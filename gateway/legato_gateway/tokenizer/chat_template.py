@@ -36,6 +36,12 @@ class UnreadArguments(dict[str, str]):
         super().__init__(INVALID_JSON=written)
 
 
+class WrittenArguments(str):
+    """Arguments of an earlier call as JSON, for templates that append them to text; `tojson` keeps them."""
+
+    __slots__ = ()
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads."""
 
@@ -121,6 +127,8 @@ def _tojson(
     """Replaces jinja2's filter, which escapes HTML characters: models were not trained on that."""
     if isinstance(value, UnreadArguments):
         return value["INVALID_JSON"]
+    if isinstance(value, WrittenArguments):
+        return value
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

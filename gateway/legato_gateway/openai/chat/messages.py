@@ -13,7 +13,8 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import ChatMessage, FunctionCall
-from legato_gateway.tokenizer.chat_template import UnreadArguments
+from legato_gateway.parsers.tool_calls.sections import DEEPSEEK, KIMI
+from legato_gateway.tokenizer.chat_template import UnreadArguments, WrittenArguments
 
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 _MISTRAL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
@@ -22,16 +23,17 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 def templated(messages: Sequence[ChatMessage], family: str | None) -> list[dict[str, Any]]:
     """Converts messages, which were checked except for their calls. Raises BadRequest with the path of an error."""
-    conversation = _Conversation(family == "Mistral")
+    conversation = _Conversation(family)
     return [conversation.take(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
 class _Conversation:
     """Tracks the calls made so far: a result must belong to one of them."""
 
-    def __init__(self, short_ids: bool) -> None:
-        self._short_ids = short_ids
+    def __init__(self, family: str | None) -> None:
+        self._family = family
         self._names: dict[str, str] = {}  # names of called functions, by call id
+        self._numbered: dict[str, str] = {}  # Kimi K2's ids of calls, by call id
 
     def take(self, message: ChatMessage, at: str) -> dict[str, Any]:
         made: dict[str, Any] = {"role": message.role, "content": text(message)}
@@ -65,7 +67,10 @@ class _Conversation:
 
     def _call(self, id: str, function: FunctionCall, at: str) -> dict[str, Any]:
         self._names[id] = function.name
-        shown = {"name": function.name, "arguments": _arguments(function.arguments)}
+        self._numbered[id] = f"functions.{function.name}:{len(self._numbered)}"
+        shown: dict[str, Any] = {"name": function.name, "arguments": _arguments(function.arguments)}
+        if self._family == DEEPSEEK:  # its templates append arguments to text
+            shown["arguments"] = WrittenArguments(function.arguments.strip() or "{}")
         return {"id": self._id(id), "type": "function", "function": shown}
 
     def _result(self, message: ChatMessage, at: str) -> dict[str, Any]:
@@ -85,8 +90,10 @@ class _Conversation:
         return {"role": "tool", "tool_call_id": self._id(id), "name": message.name}
 
     def _id(self, id: str) -> str:
-        """Returns the id for the template: Mistral's only take nine letters and digits."""
-        if not self._short_ids or _MISTRAL_ID.fullmatch(id):
+        """Returns the id for the template: Mistral's only take nine letters and digits; Kimi K2's ids name the call."""
+        if self._family == KIMI:
+            return self._numbered.get(id, id)
+        if self._family != "Mistral" or _MISTRAL_ID.fullmatch(id):
             return id
         return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.sha256(id.encode()).digest()[:9])
 

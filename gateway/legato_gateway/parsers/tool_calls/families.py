@@ -15,6 +15,7 @@ from legato_gateway.parsers.tool_calls import (
     preamble,
     pythonic,
     qwen3_coder,
+    sections,
 )
 from legato_gateway.parsers.tool_calls.reading import END, Reader
 from legato_gateway.parsers.tool_calls.said import Piece, Said, Schemas
@@ -46,6 +47,10 @@ FAMILIES: Final = MappingProxyType(
             family: Family(marked_list.reader(family), (*marks.opens, *marks.closes), json_calls.NAME)
             for family, marks in marked_list.FORMATS.items()
         },
+        **{
+            family: Family(sections.reader(family), marks.all, json_calls.NAME)
+            for family, marks in sections.FORMATS.items()
+        },
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
@@ -53,12 +58,16 @@ _FORMATS = {**FAMILIES, ARRAY: Family(json_calls.read_answer, (), json_calls.NAM
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
-_OTHERS = ("<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # formats with similar tags
+_OTHERS = ("<arg_key>", "<tool_sep>", "<｜tool")  # formats with similar tags
 
 
 def from_template(template: str | None) -> str | None:
     """Returns the family whose format a chat template shows its model, or None."""
-    if template is None or any(mark in template for mark in _OTHERS):
+    if template is None:
+        return None
+    if (known := sections.from_template(template)) is not None:
+        return known
+    if any(mark in template for mark in _OTHERS):
         return None
     if qwen3_coder.FUNCTION in template:
         return "Qwen3Coder" if hermes.OPEN in template and qwen3_coder.PARAMETER in template else None

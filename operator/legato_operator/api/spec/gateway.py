@@ -127,7 +127,17 @@ class GatewaySpec(ManifestPart):
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
     tool_call_parser: Literal[
-        "Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Qwen3Coder", "Phi4Mini", "Granite", "Off"
+        "Auto",
+        "Hermes",
+        "Llama3Json",
+        "Mistral",
+        "Pythonic",
+        "Qwen3Coder",
+        "Phi4Mini",
+        "Granite",
+        "DeepSeek",
+        "KimiK2",
+        "Off",
     ] = "Auto"
     """Format of the model's tool calls. Auto derives it from the chat template; Off rejects requests with tools."""
     reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"

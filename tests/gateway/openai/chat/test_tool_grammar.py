@@ -58,6 +58,8 @@ REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
     "Mistral": LISTS,
     "Pythonic": LISTS,
     "Phi4Mini": LISTS,
+    "DeepSeek": LISTS,
+    "KimiK2": LISTS,
     "Granite": LISTS,
     "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY
 }

@@ -108,6 +108,18 @@ async def test_mistral_is_given_ids_and_markers_that_it_knows(make):
     assert gateway.relay.requests[1].shown_tokens == frozenset()
 
 
+@pytest.mark.parametrize(("family", "mark"), [("DeepSeek", "<｜tool▁call▁begin｜>"), ("KimiK2", "<|tool_call_begin|>")])
+async def test_earlier_calls_are_as_the_template_of_the_family_takes_them(make, family, mark):
+    gateway = make(template="{{ tools }}" + mark)
+    assert (await gateway.chat(messages=[*HI, ASKED, RESULT], tools=[WEATHER])).status_code == 200
+    _, call, result = gateway.tokens.messages
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+    if family == "KimiK2":
+        assert result["tool_call_id"] == "functions.get_weather:0"
+    else:
+        assert call["tool_calls"][0]["function"]["arguments"] == CALL["function"]["arguments"]
+
+
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tools": "x"}, "tools", None),
     ({"tools": [5]}, "tools[0]", None),

@@ -71,6 +71,21 @@ BARE = (
 )
 UNCLOSED = f"<tool_call><function=f><parameter=a>1</parameter>\n{qwen3_coder('now', {})}"
 
+DEEPSEEK = (
+    "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+    '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+DEEPSEEK_31 = (
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>'
+    "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{"city": "Paris"}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
+
 BROKEN_ARGUMENTS = '{"code": "one\ntwo\t\\d+ \\u00e9 \\user \\\\", "b": ["\x01"]}'
 BROKEN = f'{{"name": "f", "arguments": {BROKEN_ARGUMENTS}}}'
 BROKEN_EARLY = f'{{"arguments": {BROKEN_ARGUMENTS}, "name": "f"}}'
@@ -97,6 +112,9 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
     ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
+    ("DeepSeek", DEEPSEEK, "Let me look.", [PARIS, ("now", {})]),  # V3 and R1
+    ("DeepSeek", DEEPSEEK_31, "", [PARIS, ("now", {})]),
+    ("KimiK2", KIMI, "", [PARIS, ("now", {})]),
     ("Phi4Mini", f"<|tool_call|>[{ONE}]<|/tool_call|>", "", [("f", {"a": 1})]),  # Microsoft's model card
     ("Phi4Mini", f"functools[{ONE}, {ONE}]", "", [("f", {"a": 1})] * 2),  # vLLM's prompt for it
     ("Granite", f"A moment.<|tool_call|>[{ONE}, {ONE}]", "A moment.", [("f", {"a": 1})] * 2),  # IBM's, from 3.0
@@ -126,6 +144,12 @@ NO_CALLS = {
         "<function=other></function>",
         "<tool_call> <function=",
     ],
+    "DeepSeek": [
+        "<｜tool▁calls▁begin｜>none<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>f{}",
+        "<｜tool▁calls▁begin｜><｜to",
+    ],
+    "KimiK2": ["<|tool_call_begin|>functions.f:0{}", "<|tool_calls_section_end|>"],
     "Phi4Mini": ["import functools\n", "functools[1]", "<|tool_call|>what?<|/tool_call|> so"],
     "Granite": ["<|tool_call|> [1, 2]", "</tool_call>"],
 }
@@ -262,6 +286,10 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 </parameter>
 {% endfor %}</function>
 </tool_call>{% endfor %}""",
+    "DeepSeek": """{% for c in messages[0].tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name + '<｜tool▁sep｜>' """
+    """+ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}""",
+    "KimiK2": """{% for c in messages[0].tool_calls %}<|tool_call_begin|>functions.{{ c.function.name }}:0"""
+    """<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}""",
     "Phi4Mini": "{{ messages[0].content }}{# <|tool|> and message['tools'] #}",
     "Granite": "{{ messages[0].content }}{# <|start_of_role|> and <|tool_call|> #}",
     "Pythonic": """{% if tools %}[func_name1(name=value)]{% endif %}[{% for c in messages[0].tool_calls %}"""
