@@ -33,14 +33,15 @@ ARCHITECTURES = {
     ),
     "Phi3ForCausalLM": Architecture(
         "legato_engine.models.phi3", "Phi3", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
-        ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"), "phi3",
+        ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"), "phi3", "Phi4Mini",
     ),
     "Gemma3ForCausalLM": Architecture(
         "legato_engine.models.gemma3", "Gemma3", "Gemma 3 (text, also of `Gemma3ForConditionalGeneration`)",
         ("google/gemma-3-1b-it", "google/gemma-3-12b-it"), "gemma3",
     ),
     "GraniteForCausalLM": Architecture(
-        "legato_engine.models.granite", "Granite", "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite"
+        "legato_engine.models.granite", "Granite", "Granite 3",
+        ("ibm-granite/granite-3.3-8b-instruct",), "granite", "Granite",
     ),
     "Olmo2ForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
