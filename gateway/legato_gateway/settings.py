@@ -188,6 +188,7 @@ class GatewaySettings:
             "Granite",
             "DeepSeek",
             "KimiK2",
+            "GLM",
             "Off",
         ],
         "FORMAT",

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from legato_gateway.parsers.tool_calls import (
+    glm,
     hermes,
     json_calls,
     llama3_json,
@@ -43,6 +44,7 @@ FAMILIES: Final = MappingProxyType(
         "Mistral": Family(mistral.read, mistral.MARKERS, json_calls.NAME),
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
         "Qwen3Coder": Family(qwen3_coder.read, qwen3_coder.MARKERS, json_calls.NAME),
+        "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
         **{
             family: Family(marked_list.reader(family), (*marks.opens, *marks.closes), json_calls.NAME)
             for family, marks in marked_list.FORMATS.items()
@@ -58,7 +60,7 @@ _FORMATS = {**FAMILIES, ARRAY: Family(json_calls.read_answer, (), json_calls.NAM
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
-_OTHERS = ("<arg_key>", "<tool_sep>", "<｜tool")  # formats with similar tags
+_OTHERS = ("<tool_sep>", "<｜tool")  # formats with similar tags
 
 
 def from_template(template: str | None) -> str | None:
@@ -69,6 +71,8 @@ def from_template(template: str | None) -> str | None:
         return known
     if any(mark in template for mark in _OTHERS):
         return None
+    if glm.KEY in template:
+        return "GLM" if hermes.OPEN in template else None
     if qwen3_coder.FUNCTION in template:
         return "Qwen3Coder" if hermes.OPEN in template and qwen3_coder.PARAMETER in template else None
     if (marked := marked_list.from_template(template)) is not None:

@@ -57,7 +57,7 @@ def _call(out: Said, functions: Schemas, raw: list[str], any_name: bool) -> Read
             key = yield from _attribute(tag)
             tag.clear()
             out.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            yield from _value(out, functions.get(name), key)
+            yield from value(out, functions.get(name), key, _END_VALUE)
             separator = ", "
     except Broken as broken:
         if broken.char == END:
@@ -87,13 +87,14 @@ def _attribute(raw: list[str]) -> Reader[str]:
     return name
 
 
-def _value(out: Said, function: Mapping[str, Any] | None, key: str) -> Reader[None]:
-    """Reads a value to its closing tag, less one line break at each end. Raises Broken."""
+def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[str, ...]) -> Reader[None]:
+    """Reads a value to the first of `ends`; drops a line break before it if one may follow. Raises Broken."""
+    before = "\n" if ends[0].startswith("\n") else ""
     allowed = literals.kinds(function, key)
     streamed, whole = allowed == literals.STRING, list[str]()
 
     def keep(text: str, behind: int) -> None:
-        if not behind and any(mark.startswith(text) for mark in _END_VALUE):
+        if not behind and any(mark.startswith(text) for mark in ends):
             return  # the answer was cut off here, perhaps within a tag
         if streamed:
             out.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
@@ -103,6 +104,6 @@ def _value(out: Said, function: Mapping[str, Any] | None, key: str) -> Reader[No
     if streamed:
         out.arguments('"')
     char = yield
-    if char == END or not (yield from first_of(_END_VALUE, keep, char.strip("\n"))):
+    if char == END or not (yield from first_of(ends, keep, "" if char == before else char)):
         raise Broken(END)
     out.arguments('"' if streamed else literals.typed("".join(whole), allowed))

@@ -48,9 +48,11 @@ def first_of(markers: Sequence[str], keep: Callable[[str, int], None], held: str
         held += char
 
 
-def one_of(markers: Sequence[str], keep: Callable[[str], None]) -> Reader[str]:
-    """Reads one of these markers after space, and returns it. What fits goes to `keep`. Raises Broken."""
-    read = ""
+def one_of(markers: Sequence[str], keep: Callable[[str], None], read: str = "") -> Reader[str]:
+    """Reads one of these markers after space, and returns it. What fits goes to `keep`. Raises Broken.
+
+    `read` was read before.
+    """
     while read not in markers:
         char = yield
         if char == END or not (

@@ -137,6 +137,7 @@ class GatewaySpec(ManifestPart):
         "Granite",
         "DeepSeek",
         "KimiK2",
+        "GLM",
         "Off",
     ] = "Auto"
     """Format of the model's tool calls. Auto derives it from the chat template; Off rejects requests with tools."""

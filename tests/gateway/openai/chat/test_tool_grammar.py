@@ -59,6 +59,7 @@ REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
     "Pythonic": LISTS,
     "Phi4Mini": LISTS,
     "DeepSeek": LISTS,
+    "GLM": LISTS,
     "KimiK2": LISTS,
     "Granite": LISTS,
     "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY

@@ -65,6 +65,11 @@ def qwen3_coder(name, arguments):
     return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
 
 
+def glm(name, arguments):
+    given = (f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items())
+    return f"<tool_call>{name}\n{''.join(given)}</tool_call>"
+
+
 CODER = f"Let me look.\n{qwen3_coder('get_weather', {'city': 'Paris'})}\n{qwen3_coder('now', {})}"
 BARE = (
     "<function=get_weather><parameter=city>Paris</parameter></function>\n</tool_call> done <function=now></tool_call>"
@@ -112,6 +117,19 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
     ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
+    (
+        "GLM",
+        f"Let me look.\n{glm('get_weather', {'city': 'Paris'})}{glm('now', {})}",
+        "Let me look.",
+        [PARIS, ("now", {})],
+    ),
+    (
+        "GLM",
+        "<tool_call>now</tool_call><tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+        "",
+        [("now", {}), ("f", {"a": 1})],
+    ),  # GLM 4.7
+    ("GLM", glm("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
     ("DeepSeek", DEEPSEEK, "Let me look.", [PARIS, ("now", {})]),  # V3 and R1
     ("DeepSeek", DEEPSEEK_31, "", [PARIS, ("now", {})]),
     ("KimiK2", KIMI, "", [PARIS, ("now", {})]),
@@ -223,7 +241,16 @@ def test_arguments_are_told_while_they_are_written():
 
 
 WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
-TAGS = ["<function=f>", "<parameter=", "</parameter>", "</function>"]
+TAGS = [
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=f>",
+    "<parameter=",
+    "</parameter>",
+    "</function>",
+]
 PARTS = [*WORDS.split(), *TAGS, '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
 TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 
@@ -286,6 +313,10 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 </parameter>
 {% endfor %}</function>
 </tool_call>{% endfor %}""",
+    "GLM": """{% for c in messages[0].tool_calls %}<tool_call>{{ c.function.name }}
+{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v | tojson if v is not string else v }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}""",
     "DeepSeek": """{% for c in messages[0].tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name + '<｜tool▁sep｜>' """
     """+ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}""",
     "KimiK2": """{% for c in messages[0].tool_calls %}<|tool_call_begin|>functions.{{ c.function.name }}:0"""
@@ -311,5 +342,5 @@ def test_calls_come_back_through_the_template(family):
 def test_the_family_is_found_in_the_template():
     found = {family: families.from_template(template) for family, template in TEMPLATES.items()}
     assert found == {family: family for family in FAMILIES}
-    for unknown in (None, "{{ tools }}", "<function={{ tools }}>", "<tool_call><arg_key>"):
+    for unknown in (None, "{{ tools }}", "<function={{ tools }}>", "<tool_call><tool_sep>"):
         assert families.from_template(unknown) is None, "formats that are not known are not guessed"
