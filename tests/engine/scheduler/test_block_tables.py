@@ -72,6 +72,15 @@ def test_blocks_are_known_by_the_hashes_that_gateways_compute(tables):
     assert tables.hashes(request, 2) == chain(pack_tokens(tokens), 4, root("revision", "adapter", "salt"))
 
 
+def test_a_fork_keeps_what_describes_the_sequence():
+    """Without its salt or adapter, its next blocks would be shared with other tenants' and models' sequences."""
+    described = {"priority": 1, "tenant": "tenant", "cache_salt": "salt", "adapter": "adapter", "trace": "trace"}
+    counted = {"handed_off": True, "paused": True, "computed": 6, "cached_tokens": 4, "arrival": 2.0, "scored": 3}
+    fork = ask(6, choices=(0, 1)).request(**described, **counted).fork(1, [0, 1])
+    kept = described | counted | {"choices": (1,), "blocks": [0, 1], "farthest": 6}
+    assert {name: getattr(fork, name) for name in kept} == kept
+
+
 def test_growing_says_how_much_is_lacking_and_changes_nothing(tables):
     request = ask(4).request()
     tables.open(request, [], 1)

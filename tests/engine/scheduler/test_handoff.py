@@ -152,6 +152,17 @@ def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn_and_one_that_has_
         assert (request.state, request.computed, request.sending) == (RUNNING, 8, False)
 
 
+def test_a_parked_prefill_whose_grant_is_withdrawn_before_it_runs_is_parked_again(pair):
+    sender, _ = pair
+    request, _ = dispatch(pair, ask(18))
+    sender.run()
+    sender.grant(request)
+    sender.outgoing.withdraw(outgoing_of(request))
+    assert (request.state, request.sending) == (WAITING, False)
+    assert sender.step().prefilled == [request]
+    assert request.state is PARKED
+
+
 def test_a_grant_for_one_that_has_ended_changes_nothing(pair):
     sender, _ = pair
     request, _ = dispatch(pair, client := ask(18))

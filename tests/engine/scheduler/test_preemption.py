@@ -38,6 +38,7 @@ def test_the_newest_that_is_not_protected_gives_way(crowded, preemptions, victim
     worker.end()
     assert requests[2].preemptions == (0 if victim == 1 else preemptions[2] + 1)
     worker.run(*worker.clients.values())
+    assert worker.load.preemptions == sum(request.preempted for request in requests) > 1
 
 
 @pytest.mark.parametrize(("paused", "victim"), [([0], 0), ([1], 1), ([0, 1], 1)])
