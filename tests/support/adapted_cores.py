@@ -104,10 +104,11 @@ class Adapted:
         return tokens[-count:]
 
     def until(self, condition, seconds=60):
-        """Runs all workers; loading takes real time."""
+        """Runs all workers. Opening and loading take real time, so their threads get a part of it."""
         give_up = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < give_up, "it hangs"
+            time.sleep(0.0005)
             self.world.run(1)
             for worker in self.world.workers:
                 worker.core._handler.adapters.check_integrity()

@@ -60,13 +60,13 @@ def test_one_that_a_later_list_names_is_offered_without_a_new_epoch(adapted, lis
 
 def test_one_that_is_removed_is_computed_with_to_the_end_and_then_leaves_memory(adapted, listed):
     listed.offer(sql="a", law="b")
-    adapted.ask(listed.worker, "r", "a", max_tokens=30)
+    adapted.ask(listed.worker, "r", "a", max_tokens=100)
     adapted.until(listed.worker.tokens)
     listed.offer(law="b")
     assert listed.in_memory() == {"digest-a"}
     assert not listed.worker.finished()
     adapted.until(listed.worker.finished)
-    assert listed.worker.tokens() == adapted.expected("a", count=30)
+    assert listed.worker.tokens() == adapted.expected("a", count=100)
     assert listed.in_memory() == set()
 
 
