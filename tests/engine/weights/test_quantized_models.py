@@ -83,7 +83,7 @@ def test_greedy_tokens_of_quantized_folders_are_those_of_transformers(
 
 
 ON_GPUS = [
-    ("fp8, blocks", "14 kept as codes (more than 128 rows: weights dequantized"),
+    ("fp8, blocks", "14 kept as codes, activations of 16 bits (more than 128 rows: weights dequantized"),
     ("pack-quantized W4A16, asymmetric", "14 kept as codes (more than 128 rows: weights dequantized"),
     ("gptq, act order", "14 kept as codes"),
     ("gptq, 8 bits, asymmetric", "14 kept as codes"),
