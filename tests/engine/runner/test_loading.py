@@ -106,8 +106,8 @@ GPU = replace(AUTO, device="cuda")
 def test_auto_is_a_share_of_all_memory_as_far_as_it_is_free(monkeypatch, load, settings, share, free, host, room):
     """A GPU has 80 bytes."""
 
-    def refuse(*_args, memory, **_kwargs):
-        raise EngineError(str(memory))
+    def refuse(_checkpoint, options, _report):
+        raise EngineError(str(options.memory))
 
     monkeypatch.setattr(Runner, "load", refuse)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
