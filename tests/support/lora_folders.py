@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import RandomCheckpoint, Tensors
 
 from legato_engine.models.config import ModelConfig
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -41,12 +42,15 @@ def write(
     return folder
 
 
-def merged(model: ModelConfig, folder: Path, scale: float = 2.0) -> RandomCheckpoint:
-    """The random model of this config, with W + scale · B A for each W that the adapter has matrices for."""
+def merged(model: ModelConfig, folder: Path, scale: float = 2.0, base: Checkpoint | None = None) -> RandomCheckpoint:
+    """The random model of this config, with W + scale · B A for each W that the adapter has matrices for. `base` has
+    other W."""
     lora = load_file(folder / "adapter_model.safetensors")
 
     def merge(tensors: Tensors) -> None:
         for name in projections(model):
+            if base is not None:
+                tensors[f"{name}.weight"] = base.tensor(f"{name}.weight")
             prefix = f"base_model.model.{name}.lora_"
             if f"{prefix}A.weight" in lora:
                 product = lora[f"{prefix}B.weight"].double() @ lora[f"{prefix}A.weight"].double()

@@ -1,6 +1,7 @@
 """Rows with adapters compute what models with these adapters merged into their weights compute, alone and together."""
 
 import emulated_kernels
+import interpreted_models
 import lora_folders
 import pytest
 import torch
@@ -10,10 +11,12 @@ from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint, llama, on, prompt
 from legato_engine import processor
 from legato_engine.adapters.folder import open_adapter
 from legato_engine.backends.cpu import linear_bf16, numerics
+from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 from legato_engine.weights.expected import projections
+from legato_engine.weights.quantization import rounding
 
 SHAPES = {
     "kernels": LLAMA,
@@ -22,6 +25,7 @@ SHAPES = {
     "qwen 3": llama(architecture="Qwen3ForCausalLM", head_dim=64),
     "phi 3": FAMILIES["phi 3"],  # with fused projections
     "olmo 2": FAMILIES["olmo 2"],  # whose linear layers take the residual stream
+    "FP8": interpreted_models.LLAMA,  # on a GPU, from codes
 }
 ADAPTERS = {
     "all": {"rank": 4},
@@ -64,16 +68,19 @@ def adapters(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "length"),
-    [("kernels", 1), ("kernels", 100), ("torch", 100), ("biases", 100), ("qwen 3", 1), ("phi 3", 100)],
+    [("kernels", 1), ("kernels", 100), ("torch", 100), ("biases", 100), ("qwen 3", 1), ("phi 3", 100), ("FP8", 33)],
 )
 def test_a_row_is_that_of_merged_weights_as_transformers_computes_them(
     shape, length, draws, adapters, tmp_path, huggingface
 ):
     config = SHAPES[shape]
-    runner = load(RandomCheckpoint(config))
+    base, options = RandomCheckpoint(config), {}
+    if shape == "FP8":
+        base, options = rounding.rounded(base, "FP8"), {"gpu": Interpreted(2)}
+    runner = load(base, **options)
     tokens = prompt(length, length)
     for name, adapter in adapters(runner, config).items():
-        checkpoint = lora_folders.merged(config, tmp_path / name)
+        checkpoint = lora_folders.merged(config, tmp_path / name, base=base)
         with torch.inference_mode():
             expected = huggingface(checkpoint, config)(input_ids=torch.tensor([tokens])).logits[0, -1]
         (found,) = logits(runner, [row(runner, tokens, 1, draws, adapter)])

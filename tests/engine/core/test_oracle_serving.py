@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import interpreted_models
 import lora_folders
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,7 @@ from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
 from legato_engine.weights.quantization import rounding
 from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 CONFIG = replace(interpreted_models.LLAMA, max_length=1024)
 CHECKPOINTS = {
@@ -66,7 +68,9 @@ def serve(world):
     [("Gemma 3", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("4 bits", FROM_CODES, LENGTHS[:6])],
     ids=["Gemma 3", "FP8 weights and KV", "4 bits"],
 )
-def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request, weights, options, lengths):
+def test_disaggregated_then_from_the_prefix_cache_and_migrated(
+    world, serve, oracle_of, request, weights, options, lengths
+):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
     checkpoint = CHECKPOINTS[weights]
     workers, oracle = [], oracle_of(checkpoint, "kv_dtype" in options)
@@ -94,6 +98,22 @@ def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, reque
         oracle.check(prompt, output)
         if id.startswith("again-"):
             assert decode.items(id)[0].cached_tokens == (len(prompt) - 1) // 16 * 16
+
+    moving = prompts[4]
+    world.generate(decode, moving, id="moving", turns=0, **params)
+    give_up = time.monotonic() + PATIENCE
+    while len(sent := decode.tokens("moving")) < 5:
+        assert time.monotonic() < give_up, "it hangs"
+        world.run(1)
+    known = msgspec.structs.replace(world.sequence(moving, **params), token_ids=pack_tokens([*moving, *sent]))
+    world.migrate(decode, prefill, known, id="moving")
+    while not prefill.finished("moving", 2):
+        assert time.monotonic() < give_up, "it hangs"
+        world.run(1)
+    assert {report.transport for report in prefill.reports()} == {"ucx:tcp"}
+    output = [*sent, *prefill.tokens("moving", 2)]
+    assert len(output) == NEW_TOKENS
+    oracle.check(moving, output)
 
 
 WORDS = lora_folders.RandomCheckpoint(
