@@ -8,7 +8,7 @@ from typing import Final
 
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.json_calls import NAME
-from legato_gateway.parsers.tool_calls.qwen3_coder import value
+from legato_gateway.parsers.tool_calls.qwen3_coder import LONGEST_KEY, value
 from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, first_of, one_of, partial
 from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
@@ -41,7 +41,9 @@ def read(out: Said, functions: Schemas) -> Reader[None]:
 def _call(out: Said, functions: Schemas, raw: list[str]) -> Reader[None]:
     """Reads a call. Raises Broken; then `raw` is text."""
     name = ""
-    while (char := (yield)) not in (END, "<", "\n"):
+    while (char := (yield)) not in (END, "<") and not (char == "\n" and name.strip()):
+        if len(name) == LONGEST_KEY:
+            raise Broken(char)
         name += char
         raw.append(char)
     if char == END or not NAME.fullmatch(name.strip()):

@@ -174,16 +174,19 @@ def read_object(out: Said, names: Schemas | None = None, before: str = "") -> Re
         raise
 
 
-def mended(text: str) -> str:
-    """Returns a complete JSON object with strings mended as by `mended_string`; a broken one unchanged."""
-    kept: list[str] = [text[0]]
+def mended(text: str, whole: bool = False) -> str:
+    """Returns a complete JSON object or array with strings mended as by `mended_string`; a broken one unchanged.
+
+    Text after it is dropped; if it must be the `whole` text, it is broken then.
+    """
+    kept, rest = [text[0]], iter(text[1:])
     reader = json_container(kept.append, mended_string)
     next(reader)
     try:
-        for char in text[1:]:
+        for char in rest:
             reader.send(char)
     except StopIteration:
-        return "".join(kept)
+        return text if whole and next(rest, "") else "".join(kept)
     except Broken:
         pass
     return text

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from legato_gateway.parsers.tool_calls.json_calls import mended
+
 STRING: Final = frozenset({"string"})
 ANY: Final = frozenset({"string", "number", "boolean", "null", "array", "object"})
 _WORDS: Final = MappingProxyType({"True": "true", "False": "false", "None": "null"})
@@ -34,6 +36,8 @@ def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
         names = [given] if isinstance(given, str) else given
         allowed = {"number" if name == "integer" else name for name in names if isinstance(name, str)}
         return frozenset(allowed) if allowed <= ANY else ANY
+    if isinstance(parts := schema.get("allOf"), list):
+        return ANY.intersection(*(_kinds(part, root, depth - 1) for part in parts))
     if isinstance(choices := schema.get("anyOf", schema.get("oneOf")), list):
         return frozenset().union(*(_kinds(choice, root, depth - 1) for choice in choices))
     return ANY
@@ -53,6 +57,8 @@ def typed(text: str, allowed: frozenset[str]) -> str:
     Where no string is allowed, it may also be a Python literal.
     """
     value = _WORDS.get(text.strip(), text.strip())
+    if value.startswith(("{", "[")) and _kind(json_value := mended(value, whole=True)) is not None:
+        value = json_value
     kind = _kind(value)
     if "string" in allowed:
         return value if kind in allowed - STRING else json.dumps(text, ensure_ascii=False)

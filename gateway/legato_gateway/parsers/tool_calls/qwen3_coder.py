@@ -21,6 +21,7 @@ END_PARAMETER: Final = "</parameter>"
 MARKERS: Final = (OPEN, CLOSE)
 _END_VALUE: Final = (f"\n{END_PARAMETER}", END_PARAMETER)
 _BETWEEN: Final = (OPEN, CLOSE, FUNCTION)
+_NEXT: Final = (PARAMETER, END_FUNCTION, CLOSE)
 LONGEST_KEY: Final = 256
 
 
@@ -49,16 +50,18 @@ def _call(out: Said, functions: Schemas, raw: list[str], any_name: bool) -> Read
     name = yield from _attribute(raw)
     if not NAME.fullmatch(name) or not (any_name or name in functions):
         raise Broken(END)
+    mark = yield from one_of(_NEXT, raw.append)
     out.start(name)
     out.arguments("{")
-    separator, tag = "", list[str]()
+    separator, tag = "", [mark]
     try:
-        while (yield from one_of((PARAMETER, END_FUNCTION, CLOSE), tag.append)) == PARAMETER:
+        while mark == PARAMETER:
             key = yield from _attribute(tag)
             tag.clear()
             out.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             yield from value(out, functions.get(name), key, _END_VALUE)
             separator = ", "
+            mark = yield from one_of(_NEXT, tag.append)
     except Broken as broken:
         if broken.char == END:
             raise

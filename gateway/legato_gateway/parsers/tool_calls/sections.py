@@ -48,7 +48,7 @@ FORMATS: Final = MappingProxyType(
             "<｜tool▁call▁begin｜>",
             "<｜tool▁sep｜>",
             "<｜tool▁call▁end｜>",
-            re.compile(rf"(?:function<｜tool▁sep｜>({NAME.pattern})\s+```json|({NAME.pattern})<｜tool▁sep｜>)\s*"),
+            re.compile(rf"(?:function<｜tool▁sep｜>({NAME.pattern})\s+(?:```json)?|({NAME.pattern})<｜tool▁sep｜>)\s*"),
         ),
         KIMI: SectionMarks(
             ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -97,7 +97,8 @@ def _read(out: Said, marks: SectionMarks) -> Reader[None]:
             out.text(read[: len(read) - size], size)
             held = read[len(read) - size :]
         else:
-            yield from first_of((marks.end, close), _ignore)
+            mark = yield from first_of((marks.end, *between), _ignore)
+            held = mark if mark in (opens, marks.begin) else ""
 
 
 def _call(out: Said, marks: SectionMarks, raw: list[str]) -> Reader[None]:

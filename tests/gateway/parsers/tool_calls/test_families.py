@@ -21,6 +21,8 @@ TYPED = {
         "list": {"$ref": "#/$defs/list"},
         "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "grade": {"enum": [1, "a"]},
+        "all": {"allOf": [{"type": ["string", "null"]}, {"type": ["string", "integer"]}]},
+        "lines": {"type": "object"},
     },
     "$defs": {"list": {"type": "array"}},
 }
@@ -55,9 +57,13 @@ WRITTEN_TYPES = {
     "list": "['a', None]",
     "either": "null",
     "grade": "a",
+    "all": "5",
     "more": "{}",
+    "note": "[1] and more",
+    "lines": '{"a": "one\ntwo \\d"}',
 }
 TYPES = WRITTEN_TYPES | {"count": 3, "on": True, "list": ["a", None], "either": None, "more": {}}
+TYPES["lines"] = {"a": "one\ntwo \\d"}
 
 
 def qwen3_coder(name, arguments):
@@ -116,6 +122,7 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", CODER, "Let me look.", [PARIS, ("now", {})]),  # as its template writes it
     ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
     ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
+    ("Qwen3Coder", "`<function=now>` is " + CODER, "`<function=now>` is Let me look.", [PARIS, ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
     (
         "GLM",
@@ -129,10 +136,13 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
         "",
         [("now", {}), ("f", {"a": 1})],
     ),  # GLM 4.7
+    ("GLM", "<tool_call>\nnow\n</tool_call>", "", [("now", {})]),
     ("GLM", glm("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
     ("DeepSeek", DEEPSEEK, "Let me look.", [PARIS, ("now", {})]),  # V3 and R1
     ("DeepSeek", DEEPSEEK_31, "", [PARIS, ("now", {})]),
+    ("DeepSeek", DEEPSEEK.replace("```json\n", ""), "Let me look.", [PARIS, ("now", {})]),  # without a fence
     ("KimiK2", KIMI, "", [PARIS, ("now", {})]),
+    ("KimiK2", KIMI.replace("<|tool_call_end|>", ""), "", [PARIS, ("now", {})]),  # that does not end its calls
     ("Phi4Mini", f"<|tool_call|>[{ONE}]<|/tool_call|>", "", [("f", {"a": 1})]),  # Microsoft's model card
     ("Phi4Mini", f"functools[{ONE}, {ONE}]", "", [("f", {"a": 1})] * 2),  # vLLM's prompt for it
     ("Granite", f"A moment.<|tool_call|>[{ONE}, {ONE}]", "A moment.", [("f", {"a": 1})] * 2),  # IBM's, from 3.0
@@ -161,7 +171,9 @@ NO_CALLS = {
         "<tool_call>\n<function=a b></function></tool_call>",
         "<function=other></function>",
         "<tool_call> <function=",
+        '<tool_call><function=f>{"a": 1}</function></tool_call>',
     ],
+    "GLM": ["<tool_call>what?</tool_call> so", f"<tool_call>{300 * 'a'}</tool_call>", "<tool_call>\n\n"],
     "DeepSeek": [
         "<｜tool▁calls▁begin｜>none<｜tool▁calls▁end｜>",
         "<｜tool▁call▁begin｜>f{}",
