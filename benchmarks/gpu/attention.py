@@ -14,8 +14,8 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from legato_engine.kernels.gpu.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose
-from legato_engine.kernels.gpu.float8 import has_float8
 
 DIM = 128
 LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory

@@ -59,6 +59,7 @@ def rewrite(page: str) -> str:
 def _replaced(page: str, heading: str, opening: str, text: str, closing: str) -> str:
     """The page with `text` between the first `opening` under a heading and the `closing` after it."""
     head, mark, rest = page.partition(f"## {heading}\n")
+    mark, rest = mark.removesuffix("\n"), "\n" + rest  # the block may follow immediately
     before, fence, block = rest.partition(opening)
     if not fence:
         return page

@@ -6,8 +6,8 @@ import torch
 from attention_step import Step
 from places import Place, over
 
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
-from legato_engine.kernels.gpu.float8 import has_float8
 
 MIXED = ((0, 1), (37, 1), (100, 8), (0, 9), (63, 1), (21, 40))  # tokens before, tokens of this step
 DECODING = ((99, 1), (499, 1), (0, 1), (62, 5))

@@ -11,8 +11,8 @@ from places import TOLERANCE, Place, over
 from legato_engine.backends.cuda.device import Cuda, Interpreted
 from legato_engine.backends.cuda.linear import packed
 from legato_engine.backends.cuda.workspace import Room
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose
-from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
 

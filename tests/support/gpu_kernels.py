@@ -16,8 +16,8 @@ from kernel_inspection import inspect
 from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose, triton_minor
-from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, unit_of
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed

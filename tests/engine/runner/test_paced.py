@@ -185,10 +185,18 @@ def test_sizes_follow_the_profile(
     assert (loaded.max_length, loaded.max_running) == expected
 
 
-def test_what_a_paced_core_loads_has_no_torch() -> None:
-    program = """
+@pytest.mark.parametrize(
+    ("missing", "imported"),
+    [
+        (("torch", "numba", "triton"), "legato_engine.runner.paced, legato_engine.transfer.ucx"),
+        (("triton",), "legato_engine.runner.runner, legato_engine.backends.cpu.layers"),
+    ],
+    ids=["paced", "cpu"],
+)
+def test_a_core_imports_only_packages_of_its_image(missing: tuple[str, ...], imported: str) -> None:
+    program = f"""
 import sys
-sys.modules |= dict.fromkeys(("torch", "numba", "triton"))  # importing them fails
-import legato_engine.core.__main__, legato_engine.core.assembly, legato_engine.runner.paced, legato_engine.transfer.ucx
+sys.modules |= dict.fromkeys({missing})  # importing them fails
+import legato_engine.core.__main__, legato_engine.core.assembly, {imported}
 """
     subprocess.run([sys.executable, "-c", program], check=True)

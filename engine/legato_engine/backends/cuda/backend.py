@@ -26,8 +26,8 @@ from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
-from legato_engine.kernels.gpu.float8 import has_float8
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape

@@ -12,7 +12,7 @@ from enum import Enum
 
 import torch
 
-from legato_engine.kernels.gpu.float8 import has_float8
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.linear.codes import LEAST_UNIT, CodeKind, unit_of
 from legato_engine.weights.grouped import GroupedForm
 from legato_engine.weights.quantization.formats import Element

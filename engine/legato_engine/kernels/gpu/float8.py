@@ -10,13 +10,6 @@ _INFINITE = tl.constexpr(0x7F800000)
 _SUBNORMAL_ROUNDER = tl.constexpr(24576.0)
 _ROUNDER_BITS = tl.constexpr(0x46C00000)
 
-_FIRST_CAPABILITY = 89
-
-
-def has_float8(chip: str) -> bool:
-    """True if a chip such as `sm_90` has instructions for e4m3: to multiply matrices, and to convert numbers."""
-    return chip.startswith("sm_") and int(chip.removeprefix("sm_")) >= _FIRST_CAPABILITY
-
 
 @triton.jit
 def encoded(x):
