@@ -20,26 +20,30 @@ _DEEPEST: Final = 16  # schemas within schemas
 def kinds(function: Mapping[str, Any] | None, key: str) -> frozenset[str]:
     """Returns the JSON types that a function's schema allows for one argument; ANY if it does not say."""
     properties = (function or {}).get("properties")
-    return _kinds(properties.get(key) if isinstance(properties, dict) else None, function or {}, _DEEPEST)
+    return _kinds(properties.get(key) if isinstance(properties, dict) else None, function or {}, {}, _DEEPEST) or ANY
 
 
-def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+def _kinds(schema: Any, root: Mapping[str, Any], known: dict[str, frozenset[str]], depth: int) -> frozenset[str]:
+    """Returns the types of a schema within `root`. `known` has the types that references name: each is followed once."""
     if not isinstance(schema, dict) or not depth:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(_target(reference, root), root, depth - 1)
+        if reference not in known:
+            known[reference] = frozenset()
+            known[reference] = _kinds(_target(reference, root), root, known, depth - 1)
+        return known[reference]
     if "const" in schema:
         return frozenset({_KINDS[type(schema["const"])]})
     if isinstance(values := schema.get("enum"), list):
         return frozenset(_KINDS[type(value)] for value in values)
     if given := schema.get("type"):
-        names = [given] if isinstance(given, str) else given
-        allowed = {"number" if name == "integer" else name for name in names if isinstance(name, str)}
+        names = given if isinstance(given, list) else [given]
+        allowed = {"number" if name == "integer" else str(name) for name in names}
         return frozenset(allowed) if allowed <= ANY else ANY
     if isinstance(parts := schema.get("allOf"), list):
-        return ANY.intersection(*(_kinds(part, root, depth - 1) for part in parts))
+        return ANY.intersection(*(_kinds(part, root, known, depth - 1) for part in parts))
     if isinstance(choices := schema.get("anyOf", schema.get("oneOf")), list):
-        return frozenset().union(*(_kinds(choice, root, depth - 1) for choice in choices))
+        return frozenset().union(*(_kinds(choice, root, known, depth - 1) for choice in choices))
     return ANY
 
 

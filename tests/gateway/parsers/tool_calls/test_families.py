@@ -23,8 +23,10 @@ TYPED = {
         "grade": {"enum": [1, "a"]},
         "all": {"allOf": [{"type": ["string", "null"]}, {"type": ["string", "integer"]}]},
         "lines": {"type": "object"},
+        "deep": {"$ref": "#/$defs/deep"},
+        "odd": {"type": 5},
     },
-    "$defs": {"list": {"type": "array"}},
+    "$defs": {"list": {"type": "array"}, "deep": {"anyOf": [{"$ref": "#/$defs/deep"}] * 30 + [{"type": "string"}]}},
 }
 NAMES = {"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"}
 FUNCTIONS = {**dict.fromkeys(NAMES), "typed": TYPED}
@@ -60,6 +62,8 @@ WRITTEN_TYPES = {
     "all": "5",
     "more": "{}",
     "note": "[1] and more",
+    "deep": "5",
+    "odd": "x",
     "lines": '{"a": "one\ntwo \\d"}',
 }
 TYPES = WRITTEN_TYPES | {"count": 3, "on": True, "list": ["a", None], "either": None, "more": {}}
