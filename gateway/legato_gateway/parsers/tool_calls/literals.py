@@ -24,7 +24,7 @@ def kinds(function: Mapping[str, Any] | None, key: str) -> frozenset[str]:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any], known: dict[str, frozenset[str]], depth: int) -> frozenset[str]:
-    """Returns the types of a schema within `root`. `known` has the types that references name: each is followed once."""
+    """Returns the types of a schema within `root`. `known`: those that references name; each is followed once."""
     if not isinstance(schema, dict) or not depth:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
