@@ -19,7 +19,8 @@ PARAMETER: Final = "<parameter="
 END_FUNCTION: Final = "</function>"
 END_PARAMETER: Final = "</parameter>"
 MARKERS: Final = (OPEN, CLOSE)
-_END_VALUE: Final = (f"\n{END_PARAMETER}", END_PARAMETER)
+_END_CALL: Final = f"\n{END_FUNCTION}\n{CLOSE}"  # also ends a value that has no end of its own
+_END_VALUE: Final = (f"\n{END_PARAMETER}", END_PARAMETER, _END_CALL)
 _BETWEEN: Final = (OPEN, CLOSE, FUNCTION)
 _NEXT: Final = (PARAMETER, END_FUNCTION, CLOSE)
 LONGEST_KEY: Final = 256
@@ -59,9 +60,9 @@ def _call(out: Said, functions: Schemas, raw: list[str], any_name: bool) -> Read
             key = yield from _attribute(tag)
             tag.clear()
             out.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            yield from value(out, functions.get(name), key, _END_VALUE)
+            end = yield from value(out, functions.get(name), key, _END_VALUE)
             separator = ", "
-            mark = yield from one_of(_NEXT, tag.append)
+            mark = yield from one_of(_NEXT, tag.append, END_FUNCTION if end == _END_CALL else "")
     except Broken as broken:
         if broken.char == END:
             raise
@@ -90,8 +91,11 @@ def _attribute(raw: list[str]) -> Reader[str]:
     return name
 
 
-def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[str, ...]) -> Reader[None]:
-    """Reads a value to the first of `ends`; drops a line break before it if one may follow. Raises Broken."""
+def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[str, ...]) -> Reader[str]:
+    """Reads a value to the first of `ends`, and returns it. A line break before it is dropped if one may be.
+
+    Raises Broken.
+    """
     before = "\n" if ends[0].startswith("\n") else ""
     allowed = literals.kinds(function, key)
     streamed, whole = allowed == literals.STRING, list[str]()
@@ -107,6 +111,7 @@ def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[s
     if streamed:
         out.arguments('"')
     char = yield
-    if char == END or not (yield from first_of(ends, keep, "" if char == before else char)):
+    if char == END or not (end := (yield from first_of(ends, keep, "" if char == before else char))):
         raise Broken(END)
     out.arguments('"' if streamed else literals.typed("".join(whole), allowed))
+    return end

@@ -126,6 +126,7 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", CODER, "Let me look.", [PARIS, ("now", {})]),  # as its template writes it
     ("Qwen3Coder", BARE, "\n done", [PARIS, ("now", {})]),  # or without the outer tag, which it often forgets
     ("Qwen3Coder", UNCLOSED, "", [("f", {"a": 1}), ("now", {})]),
+    ("Qwen3Coder", f"{CODER.replace(chr(10) + '</parameter>', '')} done", "Let me look.\n done", [PARIS, ("now", {})]),
     ("Qwen3Coder", "`<function=now>` is " + CODER, "`<function=now>` is Let me look.", [PARIS, ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
     (
