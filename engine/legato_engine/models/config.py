@@ -148,23 +148,9 @@ def from_gguf(
     hidden, heads = size(raw, "embedding_length", source), size(raw, "attention.head_count", source)
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
     rotated = size(raw, "rope.dimension_count", source, head_dim)
-    if rotated != head_dim and name != "phi3":
-        raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
-    if raw.get("attention.value_length", head_dim) != head_dim:
-        lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
-        raise UnsupportedModel(f"{source}: {lengths} is not supported")
-    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
-        raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
-    if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
-        raise UnsupportedModel(
-            f"{source}: a granite without rotary embeddings (rope.scaling.finetuned) is not supported"
-        )
-    if raw.get("attention.sliding_window") and name == "olmo2":
-        raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
+    _refuse_unsupported_gguf(raw, name, head_dim, rotated, source)
     layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
     gemma, window = name == "gemma3", "attention.sliding_window"
-    if gemma and raw.get("final_logit_softcapping"):
-        raise UnsupportedModel(f"{source}: final_logit_softcapping is not supported")
     # llama.cpp reads no window for other architectures; 0 is none.
     windows = size(raw, window, source) if name in ("phi3", "gemma3") and raw.get(window) else None
     pattern = {"sliding_window_pattern": raw.get("attention.sliding_window_pattern", 6)} if gemma else {}
@@ -199,6 +185,25 @@ def from_gguf(
         ),
         source,
     )
+
+
+def _refuse_unsupported_gguf(raw: Mapping[str, Any], name: str, head_dim: int, rotated: int, source: str) -> None:
+    """Raises UnsupportedModel for values that llama.cpp computes with and Legato does not."""
+    if rotated != head_dim and name != "phi3":
+        raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
+    if raw.get("attention.value_length", head_dim) != head_dim:
+        lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
+        raise UnsupportedModel(f"{source}: {lengths} is not supported")
+    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
+        raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
+    if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
+        raise UnsupportedModel(
+            f"{source}: a granite without rotary embeddings (rope.scaling.finetuned) is not supported"
+        )
+    if raw.get("attention.sliding_window") and name == "olmo2":
+        raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
+    if raw.get("final_logit_softcapping") and name == "gemma3":
+        raise UnsupportedModel(f"{source}: final_logit_softcapping is not supported")
 
 
 def _architecture(names: object, source: str) -> str:
