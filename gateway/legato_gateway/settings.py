@@ -26,9 +26,9 @@ from legato_protocol.settings.flags import (
     text,
     whole,
 )
+from legato_protocol.settings.parsers import ReasoningSetting, ToolCallSetting
 from legato_telemetry import switch
 
-ReasoningSetting = Literal["Auto", "Think", "Mistral", "Off"]
 _KUBECONFIG: Final = "KUBECONFIG"  # the name that all clients of Kubernetes use
 _MOST: Final = 10**12
 _MOST_WEIGHT: Final = 1000.0
@@ -176,24 +176,7 @@ class GatewaySettings:
     ] = 15.0
     index_blocks: Annotated[int, whole("BLOCKS", 0, _MOST), "most blocks in the KV index"] = 1 << 20
     access_log: Annotated[Literal["Text", "JSON", "Off"], "FORMAT", "a line for each request: "] = "Text"
-    tool_call_parser: Annotated[
-        Literal[
-            "Auto",
-            "Hermes",
-            "Llama3Json",
-            "Mistral",
-            "Pythonic",
-            "Qwen3Coder",
-            "Phi4Mini",
-            "Granite",
-            "DeepSeek",
-            "KimiK2",
-            "GLM",
-            "Off",
-        ],
-        "FORMAT",
-        "how the model writes calls of tools: ",
-    ] = "Auto"
+    tool_call_parser: Annotated[ToolCallSetting, "FORMAT", "how the model writes calls of tools: "] = "Auto"
     response_retention: Annotated[
         float | None, DURATION, "store responses of /v1/responses for this long; never if not given"
     ] = None  # None: responses are not stored

@@ -44,7 +44,6 @@ FAMILIES: Final = MappingProxyType(
         "Mistral": Family(mistral.read, mistral.MARKERS, json_calls.NAME),
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
         "Qwen3Coder": Family(qwen3_coder.read, qwen3_coder.MARKERS, json_calls.NAME),
-        "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
         **{
             family: Family(marked_list.reader(family), (*marks.opens, *marks.closes), json_calls.NAME)
             for family, marks in marked_list.FORMATS.items()
@@ -53,6 +52,7 @@ FAMILIES: Final = MappingProxyType(
             family: Family(sections.reader(family), marks.all, json_calls.NAME)
             for family, marks in sections.FORMATS.items()
         },
+        "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce

@@ -9,6 +9,7 @@ from legato_operator.api.spec.compute_resources import Resources
 from legato_operator.api.spec.manifest_part import ManifestPart, ObjectName
 from legato_operator.api.spec.routes import HTTPRoutePart, IngressPart
 from legato_operator.api.spec.scalars import Duration, Memory, Network, Origin, PodImage, Tenant, Weight
+from legato_protocol.settings.parsers import ReasoningSetting, ToolCallSetting
 
 MOST: Final = 10**12  # no limit in practice
 
@@ -126,22 +127,9 @@ class GatewaySpec(ManifestPart):
     """Origins of web pages that may call the API (CORS), or "*" for all. None if not given."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
-    tool_call_parser: Literal[
-        "Auto",
-        "Hermes",
-        "Llama3Json",
-        "Mistral",
-        "Pythonic",
-        "Qwen3Coder",
-        "Phi4Mini",
-        "Granite",
-        "DeepSeek",
-        "KimiK2",
-        "GLM",
-        "Off",
-    ] = "Auto"
+    tool_call_parser: ToolCallSetting = "Auto"
     """Format of the model's tool calls. Auto derives it from the chat template; Off rejects requests with tools."""
-    reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
+    reasoning_parser: ReasoningSetting = "Auto"
     """Format of the model's reasoning. Auto derives it from the chat template; Off leaves reasoning in the text."""
     response_store: ResponseStoreSpec | None = None
     """Stores responses of /v1/responses in the gateway's memory; needs replicas: 1. Not stored if not given."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from legato_gateway.parsers.reasoning import parser, support
 from legato_gateway.parsers.reasoning.parser import FAMILIES, ReasoningParser
-from legato_gateway.settings import ReasoningSetting
 from legato_gateway.tokenizer.chat_template import ChatTemplate
+from legato_protocol.settings.parsers import ReasoningSetting
 
 EXAMPLES = [  # whether the prompt ends within reasoning, what the model writes, its reasoning, its content
     (True, "Okay, 9.8 > 9.11.\n</think>\n\n9.8 is greater.", "Okay, 9.8 > 9.11.", "9.8 is greater."),

@@ -1,6 +1,7 @@
 """Calls in what models write: each family's published examples, whatever pieces they come in, and what is no call."""
 
 import json
+from typing import get_args
 
 import pytest
 from budget import times
@@ -11,6 +12,7 @@ from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
 from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Text
 from legato_gateway.tokenizer.chat_template import ChatTemplate
+from legato_protocol.settings.parsers import ToolCallSetting
 
 WEATHER = {"city": "Paris", "unit": "°C"}
 TYPED = {
@@ -359,5 +361,6 @@ def test_calls_come_back_through_the_template(family):
 def test_the_family_is_found_in_the_template():
     found = {family: families.from_template(template) for family, template in TEMPLATES.items()}
     assert found == {family: family for family in FAMILIES}
+    assert get_args(ToolCallSetting) == families.SETTINGS
     for unknown in (None, "{{ tools }}", "<function={{ tools }}>", "<tool_call><tool_sep>"):
         assert families.from_template(unknown) is None, "formats that are not known are not guessed"
