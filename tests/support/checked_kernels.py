@@ -15,8 +15,8 @@ from legato_engine.runner import kernel_check
 LITTLE = 4 << 10  # bytes of shared memory
 
 
-def told(folder: str) -> dict[str, Any]:
-    """The names of all kernels that are compiled; and exit code, stdout and stderr of checks that end well, of a chip
+def run_checks(folder: str) -> dict[str, Any]:
+    """Names of all kernels that are compiled; and exit code, stdout and stderr of checks that end well, of a chip
     with little memory, of blocks that are not supported, and of a width that no kernel can have. All in one process, as
     starting one takes seconds."""
     found: dict[str, Any] = {

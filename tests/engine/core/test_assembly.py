@@ -85,7 +85,7 @@ def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monke
 
 
 def test_every_slower_operator_is_reported():
-    """Of steps, weights and checksums: the log, the metric and the condition show one text."""
+    """Steps, weights and checksums: the log, the metric and the condition show one text."""
     runner = SimpleNamespace(formats="float16", fallback="", weights_fallback="weights dequantized")
     link = SimpleNamespace(kernel_fallback="checksums", reason="", fallback=False)
     ready = assembly._ready(None, SimpleNamespace(runner=runner, vocab_size=9), link, None)

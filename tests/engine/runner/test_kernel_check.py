@@ -12,20 +12,20 @@ QUANTIZED = {"_multiply_codes", "_add_splits", "_dequantize_codes", "_quantize_r
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def checks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     tiny_llama.write(folder)
-    return uninterpreted.call(checked_kernels.told, str(folder))
+    return uninterpreted.call(checked_kernels.run_checks, str(folder))
 
 
-def test_every_kernel_that_the_docs_tell_of_is_compiled(told):
+def test_every_kernel_in_the_docs_is_compiled(checks):
     """Except for kernels of quantized weights."""
     _, tables, _ = gpu_kernels.page()
-    assert told["names"] == sorted(set(re.findall(r"^\| `(\w+)", tables, re.MULTILINE)) - QUANTIZED)
+    assert checks["names"] == sorted(set(re.findall(r"^\| `(\w+)", tables, re.MULTILINE)) - QUANTIZED)
 
 
-def test_names_are_noted_only_as_long_as_asked(told):
-    assert not told["still noted"]
+def test_names_are_noted_only_as_long_as_asked(checks):
+    assert not checks["still noted"]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_names_are_noted_only_as_long_as_asked(told):
         ("width", 1, "_silu_mul\n", "arange's range must be a power of 2$"),
     ],
 )
-def test_the_kernel_that_does_not_compile_is_named_with_the_reason(told, check, code, kernel, reason):
+def test_the_kernel_that_does_not_compile_is_named_with_the_reason(checks, check, code, kernel, reason):
     """None where all do, or where the model is not supported: that is said before any kernel."""
-    assert told[check][:2] == [code, kernel]
-    assert re.search(reason, told[check][2].rstrip("\n"), re.DOTALL)
+    assert checks[check][:2] == [code, kernel]
+    assert re.search(reason, checks[check][2].rstrip("\n"), re.DOTALL)
