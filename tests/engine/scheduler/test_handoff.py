@@ -153,14 +153,17 @@ def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn_and_one_that_has_
 
 
 def test_a_parked_prefill_whose_grant_is_withdrawn_before_it_runs_is_parked_again(pair):
+    """It no longer goes before a granted one."""
     sender, _ = pair
     request, _ = dispatch(pair, ask(18))
     sender.run()
     sender.grant(request)
+    granted = sender.add(ask(5, 100), room=2)
+    sender.grant(granted)
     sender.outgoing.withdraw(outgoing_of(request))
     assert (request.state, request.sending) == (WAITING, False)
-    assert sender.step().prefilled == [request]
-    assert request.state is PARKED
+    assert sender.step().prefilled == [granted, request]
+    assert states((granted, request)) == [COMPUTED, PARKED]
 
 
 def test_a_grant_for_one_that_has_ended_changes_nothing(pair):
