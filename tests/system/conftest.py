@@ -350,6 +350,16 @@ def start_shared(folder: Path) -> Service:
     return Service(folder, adapters=adapters)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+    """Adds the service's log to the report of a failed test: faults of whole services seldom come again."""
+    report = yield
+    service = getattr(item, "funcargs", {}).get("service")
+    if report.failed and isinstance(service, Service):
+        report.sections.append(("log of the service", service.log()[-20_000:]))
+    return report
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
