@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from legato_cli.models import hub, model
+from legato_cli.models import hub, hub_content, model
 from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
 
@@ -64,6 +64,6 @@ def _source(text: str, progress: hub.Progress, environ: Mapping[str, str]) -> tu
             f"model {text!r}: no such file or folder; allowed are a GGUF file, a folder with safetensors, a repository "
             f"of the Hugging Face hub as OWNER/NAME or OWNER/NAME@COMMIT, and {known}"
         )
-    repo, _, commit = text.removeprefix(hub.PREFIX).partition("@")
+    repo, _, commit = text.removeprefix(hub_content.PREFIX).partition("@")
     folder = model.download(repo, commit, None, progress) if commit else model.download_newest(repo, progress)
     return {"path": str(folder)}, repo.rpartition("/")[2], folder

@@ -164,10 +164,11 @@ def _asked(subject: Subject) -> "tuple[Spec, Path]":
 
     name, file = subject.name, subject.file
     try:
-        if file is not None and (repository := _spec(file).model.source.hugging_face) is not None:
-            if problems := checks.unavailable(_spec(file), in_containers=True):
+        spec = _spec(file) if file is not None else None
+        if spec is not None and (repository := spec.model.source.hugging_face) is not None:
+            if problems := checks.unavailable(spec, in_containers=True):
                 raise ManifestError(problems)
-            return _spec(file), model.outline(repository.repo, repository.revision, subject.scratch, say)
+            return spec, model.outline(repository.repo, repository.revision, subject.scratch, say)
         made = model_manifest.of(name, say) if name is not None else None
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
         return service.spec, model.resolve(model_argument(service), say)

@@ -1,7 +1,7 @@
 """Downloads models and adapters of the Hugging Face hub: one commit of a repository, verified, into a folder.
 
 The only module that uses `huggingface_hub`, which it imports only for downloads: processes that use a prepared model do
-not need the library. A folder is complete once it has its mark, a file that is written last.
+not need the library.
 """
 
 import contextlib
@@ -10,100 +10,45 @@ import glob
 import importlib.util
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from legato_cli.models import shard_outline
+from legato_cli.models.hub_content import (
+    HEADER,
+    MARKS,
+    MODEL,
+    MODEL_HEADER,
+    OUTLINE,
+    PREFIX,
+    WEIGHTS,
+    HubContent,
+    HubRefuses,
+    HubSnapshot,
+    HubUnreachable,
+    mark_file,
+    marked,
+)
+from legato_cli.models.shard_outline import NotSafetensors
 from legato_protocol.names import hub_folder
-from legato_protocol.settings import values
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-PREFIX = "hf:"
-HEADER = ("*.json", "*.jinja")  # what gateways need
-CONFIGS = ("config.json", "tokenizer.json")
-WEIGHTS = ("*.safetensors",)
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MORE_TEMPLATES = (
     "additional_chat_templates/*.jinja"  # the only files outside of the repository's top folder that are used
 )
 IGNORED = ("consolidated*",)  # another format of the same weights
 REPORT_SECONDS = 5.0
 _LOCK = ".legato-lock"
-_WEIGHT_SUFFIXES = ("weight", "qweight", "weight_packed")
 _CONCURRENT_READS = 8
-_LARGEST_HEADER = 100_000_000  # bytes, as safetensors' own limit
 Progress = Callable[[str], None]
-ReadRange = Callable[[int, int], bytes]  # of a file, from the first byte to the one after the last
-
-
-class HubRefuses(Exception):
-    """The request is invalid, missing or not allowed, and a retry does not help. The text has the reason."""
-
-
-class HubUnreachable(Exception):
-    """The hub cannot be reached; a retry may help, and downloads only the missing files. The text has the reason."""
-
-
-@dataclass(frozen=True)
-class HubContent:
-    """The files to download from a repository: all that match `patterns`. Each of `needed` must match at least one.
-
-    A complete folder has the mark of this content, or of one that includes it (`part_of`).
-    """
-
-    mark: str
-    patterns: tuple[str, ...]
-    needed: tuple[str, ...]
-    part_of: tuple[str, ...] = ()
-
-
-MODEL = HubContent("whole", HEADER + WEIGHTS, CONFIGS + WEIGHTS)
-MODEL_HEADER = HubContent("header", HEADER, CONFIGS, part_of=(MODEL.mark,))
-ADAPTER = HubContent("adapter", ADAPTER_FILES, ADAPTER_FILES)
-_OUTLINE = HubContent("outline", (), CONFIGS + WEIGHTS, part_of=(MODEL.mark,))
-_MARKS = tuple(content.mark for content in (MODEL, MODEL_HEADER, ADAPTER))
-
-
-@dataclass(frozen=True)
-class HubSnapshot:
-    """A repository at one commit. Raises HubRefuses for an invalid name or commit."""
-
-    repo: str
-    commit: str
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", self.repo, re.ASCII) or ".." in self.repo:
-            raise HubRefuses(str(values.invalid("repository", self.repo, "OWNER/NAME")))
-        if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
-            raise HubRefuses(
-                str(values.invalid("revision", self.commit, "a commit of 40 hex digits; branches and tags may change"))
-            )
-
-    def __str__(self) -> str:
-        return f"{PREFIX}{self.repo}@{self.commit}"
-
-    def folder(self, cache: Path) -> Path:
-        """Returns its folder in the cache."""
-        return cache / hub_folder(self.repo, self.commit)
-
-    def complete(self, folder: Path, content: HubContent) -> bool:
-        """Returns True if `folder` has all of this content."""
-        return any(_read(_mark(folder, mark)) == str(self) for mark in (content.mark, *content.part_of))
-
-
-def parse(spec: str) -> HubSnapshot:
-    """Parses `hf:OWNER/NAME@COMMIT`. Raises HubRefuses."""
-    repo, _, commit = spec.removeprefix(PREFIX).partition("@")
-    return HubSnapshot(repo, commit)
 
 
 def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: HubContent = MODEL) -> None:
@@ -122,7 +67,7 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
                 with _explained(snapshot), _ended_by_signals():
                     _fetch(snapshot, folder, content.patterns, progress)
                 _require(snapshot, folder, content)
-                _mark(folder, content.mark).write_text(str(snapshot))
+                mark_file(folder, content.mark).write_text(str(snapshot))
     except OSError as error:
         raise HubUnreachable(f"{snapshot}: cannot be stored in {folder}: {error}") from error
     progress(f"{snapshot} is in {folder}")
@@ -134,7 +79,7 @@ def outline(snapshot: HubSnapshot, folder: Path, progress: Progress) -> None:
 
     Raises HubRefuses, HubUnreachable.
     """
-    if snapshot.complete(folder, _OUTLINE):
+    if snapshot.complete(folder, OUTLINE):
         return
     download(snapshot, folder, progress, MODEL_HEADER)
     with _explained(snapshot), ThreadPoolExecutor(_CONCURRENT_READS) as threads:
@@ -143,10 +88,13 @@ def outline(snapshot: HubSnapshot, folder: Path, progress: Progress) -> None:
         api = HfApi()
         sizes = _sizes(api, snapshot, WEIGHTS)
         progress(f"reading headers and scales of {snapshot}: {len(sizes)} files")
-        for name, size in sizes.items():
-            _outline_shard(partial(_read_range, api, snapshot, name), folder / name, size, threads)
-    _require(snapshot, folder, _OUTLINE)
-    _mark(folder, _OUTLINE.mark).write_text(str(snapshot))
+        try:
+            for name, size in sizes.items():
+                shard_outline.write(partial(_read_range, api, snapshot, name), folder / name, size, threads)
+        except NotSafetensors as error:
+            raise HubRefuses(str(error)) from None
+    _require(snapshot, folder, OUTLINE)
+    mark_file(folder, OUTLINE.mark).write_text(str(snapshot))
 
 
 def newest(repo: str) -> str:
@@ -164,7 +112,7 @@ def cached(repo: str, cache: Path) -> Path | None:
     snapshots = [HubSnapshot(repo, folder.name) for folder in (cache / hub_folder(repo, "")).glob("[0-9a-f]" * 40)]
     whole = [each.folder(cache) for each in snapshots if each.complete(each.folder(cache), MODEL)]
     if whole:
-        return max(whole, key=lambda folder: _mark(folder, MODEL.mark).stat().st_mtime)
+        return max(whole, key=lambda folder: mark_file(folder, MODEL.mark).stat().st_mtime)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -219,33 +167,6 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
         (folder / name).unlink(missing_ok=True)
     if wrong:
         raise HubUnreachable(f"{snapshot}: these files are damaged or missing: {', '.join(sorted(wrong))}")
-
-
-def _outline_shard(read: ReadRange, path: Path, size: int, threads: ThreadPoolExecutor) -> None:
-    """Writes a safetensors file without the contents of weights."""
-    start = 8 + int.from_bytes(read(0, 8), "little")
-    header = read(8, start) if start <= min(size, _LARGEST_HEADER) else b""
-    try:
-        spans = _spans_without_weights(json.loads(header))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise HubRefuses(f"{path.name}: it does not begin with the header of a safetensors file") from None
-    with path.open("wb") as file:
-        file.truncate(size)
-        file.write((start - 8).to_bytes(8, "little") + header)
-        contents = threads.map(lambda span: read(start + span[0], start + span[1]), spans)
-        for (begin, _), content in zip(spans, contents, strict=True):
-            file.seek(start + begin)
-            file.write(content)
-
-
-def _spans_without_weights(header: dict[str, dict[str, list[int]]]) -> list[tuple[int, int]]:
-    """Places of the tensors that are not weights, after the header; neighbours are one span."""
-    names = (name for name in header if name != "__metadata__" and name.rpartition(".")[2] not in _WEIGHT_SUFFIXES)
-    spans = list[tuple[int, int]]()
-    for begin, end in sorted((begin, end) for begin, end in (header[name]["data_offsets"] for name in names)):
-        first = spans.pop()[0] if spans and spans[-1][1] == begin else begin
-        spans.append((first, end))
-    return [(begin, end) for begin, end in spans if end > begin]
 
 
 def _read_range(api: "HfApi", snapshot: HubSnapshot, name: str, begin: int, end: int) -> bytes:
@@ -365,18 +286,10 @@ def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
 
 
 def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
-    for mark in _MARKS:
-        present = _read(_mark(folder, mark))
+    for mark in MARKS:
+        present = marked(folder, mark)
         if present not in ("", str(snapshot)):
             raise HubRefuses(f"{snapshot}: {folder} already has {present} (choose another folder)")
-
-
-def _mark(folder: Path, kind: str) -> Path:
-    return folder / f".legato-{kind}"
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
 
 
 def _size(file: Path) -> int:

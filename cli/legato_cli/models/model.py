@@ -17,8 +17,9 @@ from hashlib import file_digest
 from pathlib import Path
 
 from legato_cli.errors import CannotRun
-from legato_cli.models import hub
+from legato_cli.models import hub, hub_content
 from legato_cli.models.hub import Progress
+from legato_cli.models.hub_content import MODEL, MODEL_HEADER, HubContent, HubRefuses, HubSnapshot, HubUnreachable
 from legato_protocol.names import ENV_CACHE, ENV_PREPARED
 
 PREFIX = "builtin:"
@@ -92,8 +93,8 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
         builtin = _builtin(spec.removeprefix(PREFIX))
         ready = _prepared(builtin.file, environ)
         return ready if builtin.matches(ready) else prepare(builtin, cache_folder(environ), progress)
-    if spec.startswith(hub.PREFIX):
-        return _downloaded(spec, environ, hub.MODEL)
+    if spec.startswith(hub_content.PREFIX):
+        return _downloaded(spec, environ, MODEL)
     path = Path(spec).expanduser()
     if not path.exists():
         raise ModelUnavailable(
@@ -109,20 +110,18 @@ def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = o
         ready = _prepared(builtin.header_file, environ)
         if builtin.header_matches(ready):
             return ready
-    if spec.startswith(hub.PREFIX):
-        return _downloaded(spec, environ, hub.MODEL_HEADER)
+    if spec.startswith(hub_content.PREFIX):
+        return _downloaded(spec, environ, MODEL_HEADER)
     return resolve(spec, progress, environ)
 
 
-def download(
-    repo: str, commit: str, into: Path | None, progress: Progress, content: hub.HubContent = hub.MODEL
-) -> Path:
+def download(repo: str, commit: str, into: Path | None, progress: Progress, content: HubContent = MODEL) -> Path:
     """Downloads a repository of the Hugging Face hub to `into` or the cache, and returns the folder.
 
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """
     with _explained():
-        snapshot = hub.HubSnapshot(repo, commit)
+        snapshot = HubSnapshot(repo, commit)
         folder = into or snapshot.folder(cache_folder(os.environ))
         hub.download(snapshot, folder, progress, content)
     return folder
@@ -134,18 +133,18 @@ def outline(repo: str, commit: str, scratch: Path, progress: Progress) -> Path:
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """
     with _explained():
-        snapshot = hub.HubSnapshot(repo, commit)
+        snapshot = HubSnapshot(repo, commit)
         folder = snapshot.folder(cache_folder(os.environ))
-        if snapshot.complete(folder, hub.MODEL):
+        if snapshot.complete(folder, MODEL):
             return folder
         hub.outline(snapshot, scratch, progress)
     return scratch
 
 
-def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
+def is_downloaded(repo: str, commit: str, content: HubContent) -> bool:
     """Returns True if the cache has this content of a repository. Raises ModelUnavailable for an invalid name."""
     with _explained():
-        snapshot = hub.HubSnapshot(repo, commit)
+        snapshot = HubSnapshot(repo, commit)
         return snapshot.complete(snapshot.folder(cache_folder(os.environ)), content)
 
 
@@ -157,7 +156,7 @@ def download_newest(repo: str, progress: Progress) -> Path:
     with _explained():
         try:
             commit = hub.newest(repo)
-        except hub.HubUnreachable as error:
+        except HubUnreachable as error:
             folder = hub.cached(repo, cache_folder(os.environ))
             if folder is None:
                 raise
@@ -170,16 +169,16 @@ def download_newest(repo: str, progress: Progress) -> Path:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except hub.HubRefuses as error:
+    except HubRefuses as error:
         raise ModelUnavailable(str(error)) from error
-    except (hub.HubUnreachable, OSError) as error:
+    except (HubUnreachable, OSError) as error:
         raise ModelAway(str(error)) from error
 
 
-def _downloaded(spec: str, environ: Mapping[str, str], content: hub.HubContent) -> Path:
+def _downloaded(spec: str, environ: Mapping[str, str], content: HubContent) -> Path:
     try:
-        snapshot = hub.parse(spec)
-    except hub.HubRefuses as error:
+        snapshot = hub_content.parse(spec)
+    except HubRefuses as error:
         raise ModelUnavailable(f"model {spec!r}: {error}") from error
     folder = snapshot.folder(cache_folder(environ))
     if not snapshot.complete(folder, content):

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from legato_engine.settings import BLOCK_SIZES, DTYPES, KV_DTYPES, QUANTIZATIONS
 from legato_protocol.settings import flags
 
-DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
-KV_DTYPES = ("Auto", "Float32", "BFloat16", "FP8")
-QUANTIZATIONS = ("None", "FP8", "Int8")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
 HELP = "unpack a model and compile the kernels for this processor"
@@ -67,7 +65,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
-    from legato_cli.models import hub, model
+    from legato_cli.models import model
+    from legato_cli.models.hub_content import ADAPTER, MODEL, MODEL_HEADER
     from legato_protocol.process.parent import die_with_parent
 
     if (args.hugging_face is None) != (args.revision is None):
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if (parent := flags.parent(os.environ)) and not die_with_parent(parent):
             return 1  # `legato up` has ended
         if args.hugging_face:
-            content = hub.ADAPTER if args.adapter else hub.MODEL_HEADER if args.header_only else hub.MODEL
+            content = ADAPTER if args.adapter else MODEL_HEADER if args.header_only else MODEL
             model.download(args.hugging_face, args.revision, args.into, _say, content)
             return 0
         if args.header_only:
@@ -96,7 +95,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quantizations: Sequence[str]) -> int:
-    from legato_engine import settings
     from legato_engine.errors import EngineError
     from legato_engine.runner import cores
     from legato_engine.runner.plan import RunnerOptions
@@ -109,7 +107,7 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quanti
             runner = Runner.load(
                 open_weights(path, quantization),
                 RunnerOptions(
-                    block_size=settings.BLOCK_SIZES["cpu"],
+                    block_size=BLOCK_SIZES["cpu"],
                     kv_cache_bytes=KV_BYTES,
                     dtype=dtype.lower(),
                     kv_dtype=kv_dtype,

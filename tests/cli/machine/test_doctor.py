@@ -13,6 +13,7 @@ from legato_cli.checklist import items
 from legato_cli.machine import doctor, fit, gpus, kernels
 from legato_cli.machine.gpus import Facts, Gpu
 from legato_cli.models import hub, model
+from legato_cli.models.hub_content import HubUnreachable
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice
 from legato_engine.runner import backends
@@ -323,7 +324,7 @@ def test_every_section_judges_the_manifest_of_standard_input(judged, legato, mon
 
 def test_a_manifest_whose_model_cannot_be_read_here_is_not_judged(judged, monkeypatch):
     def unreachable(*_):
-        raise hub.HubUnreachable("no network")
+        raise HubUnreachable("no network")
 
     monkeypatch.setattr(hub, "outline", unreachable)
     code, out = judged(manifest(model={"source": {"pvc": {"claim": "models"}}}))

@@ -19,7 +19,7 @@ import yaml
 from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS
 
 from legato_cli.machine import doctor
-from legato_cli.models import hub, model
+from legato_cli.models import hub, hub_content, model
 from legato_protocol import names
 
 SPEC = f"hf:{REPO}@{COMMIT}"
@@ -50,7 +50,7 @@ def prepare(server, legato):
 
 @pytest.fixture
 def folder(tmp_path):
-    return hub.parse(SPEC).folder(tmp_path)
+    return hub_content.parse(SPEC).folder(tmp_path)
 
 
 def resolve(cache, find=model.resolve, spec=SPEC):
@@ -157,8 +157,8 @@ def test_every_failure_says_what_was_asked_for(error, reason, tmp_path, monkeypa
         raise error
 
     monkeypatch.setattr(hub, "_fetch", fetch)
-    with pytest.raises(hub.HubUnreachable) as raised:
-        hub.download(hub.parse(SPEC), tmp_path, lambda _line: None)
+    with pytest.raises(hub_content.HubUnreachable) as raised:
+        hub.download(hub_content.parse(SPEC), tmp_path, lambda _line: None)
     assert str(raised.value) == f"{SPEC}: {reason.replace('FOLDER', str(tmp_path))}"
 
 
@@ -213,8 +213,8 @@ def test_a_folder_of_ones_own_can_be_given_but_is_not_overwritten(prepare, tmp_p
     ],
 )
 def test_anything_but_a_commit_of_a_repository_is_refused(repo, commit, tmp_path):
-    with pytest.raises(hub.HubRefuses, match=r"not a valid (revision|repository): "):
-        hub.HubSnapshot(repo, commit)
+    with pytest.raises(hub_content.HubRefuses, match=r"not a valid (revision|repository): "):
+        hub_content.HubSnapshot(repo, commit)
     with pytest.raises(model.ModelUnavailable, match=r"not a valid (revision|repository): "):
         resolve(tmp_path, spec=f"hf:{repo}@{commit}")
 
