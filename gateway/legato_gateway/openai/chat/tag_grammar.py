@@ -12,6 +12,7 @@ _OBJECT: Final = frozenset({"type", "properties", "required", "additionalPropert
 _TEXT: Final = frozenset({"type", "enum", "const", "title", "description", "default", "examples"})
 _VALUE: Final = _OBJECT | _TEXT | {"items", "anyOf", "minimum", "maximum", "minItems", "maxItems"}
 _END: Final = json.dumps(f"\n{qwen3_coder.END_PARAMETER}\n")
+_ANY: Final = r"/(.|\n)*/"
 
 
 def enforces(schema: Mapping[str, Any]) -> bool:
@@ -35,7 +36,7 @@ def _enforced(schema: Any) -> bool:
 
 
 def _is_text(choice: str) -> bool:
-    return f"\n{qwen3_coder.END_PARAMETER}" not in choice
+    return not any(end in choice for end in qwen3_coder.END_VALUE)
 
 
 def _is_plain(schema: Any) -> bool:
@@ -61,8 +62,9 @@ def rules(functions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield from _value(f"{rule}_value", each)
             parts.append(rule if key in required else f"{rule}?")
         yield f"function_{number}: {' '.join([*parts, lark.literal(f'{qwen3_coder.END_FUNCTION}{chr(10)}')])}"
+    ends = " | ".join(map(lark.literal, qwen3_coder.END_VALUE))
     yield f"text[lazy]: TEXT {_END}"
-    yield r"TEXT: /(.|\n)*/"
+    yield f"TEXT: {_ANY} & ~({_ANY} ({ends}) {_ANY})"
 
 
 def _value(rule: str, schema: Mapping[str, Any]) -> Iterator[str]:

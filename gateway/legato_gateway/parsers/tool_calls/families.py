@@ -158,10 +158,13 @@ def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupp
     marked = marked_list.from_template(template or "")
     if marked is not None and "tool_calls" not in (template or "") and setting in (AUTO, marked):
         return ToolSupport(marked, in_template=True, template_writes_calls=False)
-    if setting != AUTO:
-        return ToolSupport(setting, takes_tools)
+    if not takes_tools and setting in (AUTO, preamble.FAMILY):
+        return ToolSupport(preamble.FAMILY, False)
     if not takes_tools:
-        return ToolSupport("Hermes", False)
+        why = f"its chat template takes none, and then calls can only be in {preamble.FAMILY}"
+        return ToolSupport(None, False, f"{why}; gateway.toolCallParser names {setting}")
+    if setting != AUTO:
+        return ToolSupport(setting, True)
     family = from_template(template)
     known = ", ".join(FAMILIES)
     why = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({known})"

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +16,7 @@ _KINDS: Final = MappingProxyType(
     {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", list: "array", dict: "object"}
 )
 _DEEPEST: Final = 16  # schemas within schemas
+_STRINGS: Final = re.compile(r'[^"]*+(?:"(?:[^"\\]|\\.)*+"[^"]*+)*+', re.DOTALL)  # JSON whose strings are complete
 
 
 def kinds(function: Mapping[str, Any] | None, key: str) -> frozenset[str]:
@@ -67,6 +69,11 @@ def typed(text: str, allowed: frozenset[str]) -> str:
     if "string" in allowed:
         return value if kind in allowed - STRING else json.dumps(text, ensure_ascii=False)
     return to_json(value)
+
+
+def in_string(text: str) -> bool:
+    """True if JSON that begins with `text` goes on within a string."""
+    return _STRINGS.fullmatch(text) is None
 
 
 def to_json(value: str) -> str:

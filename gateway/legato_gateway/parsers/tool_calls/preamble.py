@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from legato_gateway.parsers.tool_calls import hermes
 
+FAMILY: Final = "Hermes"
 _BEFORE: Final = "You may call the functions that are described here, one JSON object a line:\n"
 _AFTER: Final = (
     "\nTo call one, answer with its name and arguments as one JSON object between tags, and nothing else:\n"

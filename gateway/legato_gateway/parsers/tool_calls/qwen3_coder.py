@@ -20,7 +20,7 @@ END_FUNCTION: Final = "</function>"
 END_PARAMETER: Final = "</parameter>"
 MARKERS: Final = (OPEN, CLOSE)
 _END_CALL: Final = f"\n{END_FUNCTION}\n{CLOSE}"  # also ends a value that has no end of its own
-_END_VALUE: Final = (f"\n{END_PARAMETER}", END_PARAMETER, _END_CALL)
+END_VALUE: Final = (f"\n{END_PARAMETER}", END_PARAMETER, _END_CALL)
 _BETWEEN: Final = (OPEN, CLOSE, FUNCTION)
 _NEXT: Final = (PARAMETER, END_FUNCTION, CLOSE)
 LONGEST_KEY: Final = 256
@@ -60,7 +60,7 @@ def _call(out: Said, functions: Schemas, raw: list[str], any_name: bool) -> Read
             key = yield from _attribute(tag)
             tag.clear()
             out.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            end = yield from value(out, functions.get(name), key, _END_VALUE)
+            end = yield from value(out, functions.get(name), key, END_VALUE)
             separator = ", "
             mark = yield from one_of(_NEXT, tag.append, END_FUNCTION if end == _END_CALL else "")
     except Broken as broken:
@@ -94,7 +94,7 @@ def _attribute(raw: list[str]) -> Reader[str]:
 def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[str, ...]) -> Reader[str]:
     """Reads a value to the first of `ends`, and returns it. A line break before it is dropped if one may be.
 
-    Raises Broken.
+    In JSON, `END_PARAMETER` within a string does not end the value. Raises Broken.
     """
     before = "\n" if ends[0].startswith("\n") else ""
     allowed = literals.kinds(function, key)
@@ -110,8 +110,13 @@ def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[s
 
     if streamed:
         out.arguments('"')
-    char = yield
-    if char == END or not (end := (yield from first_of(ends, keep, "" if char == before else char))):
+    if (char := (yield)) == END:
+        raise Broken(END)
+    end = yield from first_of(ends, keep, "" if char == before else char)
+    while end == END_PARAMETER and "string" not in allowed and literals.in_string("".join(whole)):
+        whole.append(end)
+        end = yield from first_of(ends, keep)
+    if end == END:
         raise Broken(END)
     out.arguments('"' if streamed else literals.typed("".join(whole), allowed))
     return end

@@ -83,7 +83,8 @@ def test_required_calls_are_of_the_schema_and_are_read_again(family):
 
 
 UNITS = {"type": "string", "enum": ["°C", "°F"]}
-PLAIN = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": UNITS}
+TAGS = {"type": "array", "items": {"type": "string"}}
+PLAIN = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": UNITS, "tags": TAGS}
 FORECAST = Function("forecast", parameters={"type": "object", "properties": PLAIN, "required": ["city"]})
 CALLS = [  # a call in tags, and its arguments; None: it breaks the schema
     (
@@ -91,6 +92,12 @@ CALLS = [  # a call in tags, and its arguments; None: it breaks the schema
         {"city": "\nKöln </function>\n", "days": 3, "unit": "°C"},
     ),
     ({"city": ""}, {"city": ""}),
+    (
+        {"city": "Bonn", "tags": '["a</parameter>", "\\"</parameter>"]'},
+        {"city": "Bonn", "tags": ["a</parameter>", '"</parameter>']},
+    ),
+    ({"city": "a</parameter>b"}, None),  # would end there
+    ({"city": "\n</function>\n</tool_call>"}, None),
     ({"days": "3"}, None),
     ({"city": "Bonn", "days": "some"}, None),
     ({"city": "Bonn", "unit": "K"}, None),
@@ -112,10 +119,18 @@ def test_required_calls_in_tags_have_the_arguments_of_the_schema(family):
 
 
 @pytest.mark.parametrize(
-    "more", [{"pattern": "a"}, {"type": ["string", "null"]}, {"$ref": "#/$defs/Name"}, {"enum": [1, "a"]}]
+    ("argument", "more"),
+    [
+        ({"pattern": "a"}, {}),
+        ({"type": ["string", "null"]}, {}),
+        ({"$ref": "#/$defs/Name"}, {"$defs": {"Name": {}}}),
+        ({"enum": [1, "a"]}, {}),
+        ({"enum": ["</parameter>"]}, {}),
+        ({}, {"minProperties": 1}),
+    ],
 )
-def test_what_tags_cannot_enforce_is_required_as_json(more):
-    function = Function("f", parameters={"properties": {"a": {"type": "string", **more}}, "$defs": {"Name": {}}})
+def test_what_tags_cannot_enforce_is_required_as_json(argument, more):
+    function = Function("f", parameters={"properties": {"a": {"type": "string", **argument}}, **more})
     assert tool_grammar.required_format("Qwen3Coder", [function, NOW]) == "Array"
 
 
@@ -194,7 +209,7 @@ async def test_the_older_form_requires_a_call_too(gateway):
 
 
 async def test_strict_is_refused_by_name_where_a_format_cannot_be_held(make):
-    gateway = make(tool_call_parser="Pythonic")
+    gateway = make(template="{{ tools }}", tool_call_parser="Pythonic")
     tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
     error = (await gateway.chat(tools=tools)).json()["error"]
     assert (error["param"], error["code"]) == ("tools[0].function.strict", "unsupported_value")

@@ -169,7 +169,8 @@ async def test_a_choice_that_requires_no_call_needs_no_tools(make):
 
 DASHED = {"type": "function", "function": {"name": "get-weather"}}
 UNREADABLE = [  # settings, a tool, the field that is refused, and why
-    ({"tool_call_parser": "Pythonic"}, DASHED, "tools[0].function.name", ""),
+    ({"template": "{{ tools }}", "tool_call_parser": "Pythonic"}, DASHED, "tools[0].function.name", ""),
+    ({"tool_call_parser": "Pythonic"}, NOW, "tools", "template takes none"),  # they would be described for Hermes
     ({"tool_call_parser": "Off"}, NOW, "tools", "toolCallParser"),
     ({"template": "{{ tools }} in a way of its own"}, NOW, "tools", "toolCallParser"),
 ]

@@ -83,6 +83,7 @@ def glm(name, arguments):
 
 
 CODER = f"Let me look.\n{qwen3_coder('get_weather', {'city': 'Paris'})}\n{qwen3_coder('now', {})}"
+IN_STRING = "<tool_call><function=typed><parameter=list>['a', \"</parameter>\"]</parameter></function></tool_call>"
 BARE = (
     "<function=get_weather><parameter=city>Paris</parameter></function>\n</tool_call> done <function=now></tool_call>"
 )
@@ -131,6 +132,8 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", f"{CODER.replace(chr(10) + '</parameter>', '')} done", "Let me look.\n done", [PARIS, ("now", {})]),
     ("Qwen3Coder", "`<function=now>` is " + CODER, "`<function=now>` is Let me look.", [PARIS, ("now", {})]),
     ("Qwen3Coder", qwen3_coder("typed", WRITTEN_TYPES), "", [("typed", TYPES)]),
+    ("Qwen3Coder", "<tool_call><function=f><parameter=a>1\n</function>\n</tool_call>", "", [("f", {"a": 1})]),
+    ("Qwen3Coder", IN_STRING, "", [("typed", {"list": ["a", "</parameter>"]})]),
     (
         "GLM",
         f"Let me look.\n{glm('get_weather', {'city': 'Paris'})}{glm('now', {})}",
