@@ -26,13 +26,12 @@ import quantized_folders as folders
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
-from huggingface_oracle import SDPA_E4M3, huggingface_model
+from huggingface_oracle import SDPA_E4M3, huggingface_model, sizes
 from quantized_folders import KINDS, Kind, Stored
 from safetensors.torch import save_file
 
 from legato_cli.models import model
 from legato_engine import processor
-from legato_engine.models.config import ModelConfig
 from legato_engine.runner import formats
 from legato_engine.weights import gguf_blocks
 from legato_engine.weights.checkpoint import Checkpoint
@@ -204,28 +203,12 @@ def quantize(original: Checkpoint, case: Case, path: Path) -> Checkpoint:
             tensors[name] = weight
     save_file(tensors, path / "model.safetensors")
     declared = {"quantization_config": config} if config else {}
-    (path / "config.json").write_text(json.dumps(huggingface_config(original.config) | declared))
+    described = {"architectures": [original.config.architecture]} | sizes(original.config)
+    (path / "config.json").write_text(json.dumps(described | declared))
     checkpoint = open_weights(path, case.quantization)
     if case.quantization == "None":
         assert all(torch.equal(checkpoint.tensor(name), values) for name, values in packed.items())
     return checkpoint
-
-
-def huggingface_config(config: ModelConfig) -> dict[str, object]:
-    return {
-        "architectures": [config.architecture],
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_length,
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": config.tie_word_embeddings,
-    }
 
 
 def held_bits(checkpoint: Checkpoint) -> float:

@@ -36,7 +36,7 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = 
 
     raw = raw_of(config)
     kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
-    theirs = AutoConfig.for_model(kind, **given if raw else _sizes(config) | given)
+    theirs = AutoConfig.for_model(kind, **given if raw else sizes(config) | given)
     theirs._attn_implementation = SDPA_E4M3 if e4m3 else "sdpa"
     with torch.device("cpu" if raw else "meta"):  # meta: no time for random weights, which are all replaced
         model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
@@ -49,7 +49,8 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = 
     return model
 
 
-def _sizes(config: ModelConfig) -> dict[str, object]:
+def sizes(config: ModelConfig) -> dict[str, object]:
+    """Keys of a `config.json` that all architectures read."""
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,

@@ -22,6 +22,7 @@ from legato_engine.weights.expected import expected_shapes
 Tensors = dict[str, torch.Tensor]
 FLOAT8, LARGEST = torch.float8_e4m3fn, 448.0
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+UP = "model.layers.1.mlp.up_proj"  # the layer that `put` and `edit` change
 
 
 class Stored(NamedTuple):
@@ -61,7 +62,7 @@ def write(
     for name, (weight, stored) in _weights(kind.pack, architecture, spread).items():
         module = name.removesuffix(".weight")
         if stored is None or keep(module):
-            tensors[name] = values[name] = weight
+            tensors[name], values[name] = weight.clone(), weight
         else:
             tensors |= {f"{module}.{part}": tensor.clone() for part, tensor in stored.tensors.items()}
             values[name] = stored.values
@@ -86,6 +87,20 @@ def _weights(
             stored = Stored({part: tensor.contiguous() for part, tensor in stored.tensors.items()}, stored.values)
         found[name] = weight, stored
     return found
+
+
+def put(part: str, tensor: torch.Tensor) -> Callable[[Tensors], None]:
+    """A `change` of `write`: adds or replaces a tensor of the layer `UP`."""
+    return lambda tensors: tensors.update({f"{UP}.{part}": tensor})
+
+
+def edit(part: str, value: float, place: int = 0) -> Callable[[Tensors], None]:
+    """A `change` of `write`: sets one number of a tensor of the layer `UP`."""
+
+    def change(tensors: Tensors) -> None:
+        tensors[f"{UP}.{part}"].view(-1)[place] = value
+
+    return change
 
 
 def words(codes: torch.Tensor, bits: int) -> torch.Tensor:

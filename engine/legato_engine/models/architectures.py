@@ -16,14 +16,14 @@ class Architecture(NamedTuple):
     tools: str = ""
 
 
+_LLAMA = "legato_engine.models.llama", "Llama"  # some families differ from Llama only in their configs
 ARCHITECTURES = {
     "LlamaForCausalLM": Architecture(
-        "legato_engine.models.llama", "Llama", "Llama 2 and 3, SmolLM2, TinyLlama",
+        *_LLAMA, "Llama 2 and 3, SmolLM2, TinyLlama",
         ("meta-llama/Llama-3.1-8B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"), "llama", "Llama3Json",
     ),
     "MistralForCausalLM": Architecture(
-        "legato_engine.models.mistral", "Mistral", "Mistral",
-        ("mistralai/Mistral-7B-Instruct-v0.3",), "llama", "Mistral",
+        *_LLAMA, "Mistral", ("mistralai/Mistral-7B-Instruct-v0.3",), "llama", "Mistral"
     ),
     "Qwen2ForCausalLM": Architecture(
         "legato_engine.models.qwen2", "Qwen2", "Qwen2, Qwen2.5", ("Qwen/Qwen2.5-7B-Instruct",), "qwen2", "Hermes"
@@ -40,14 +40,13 @@ ARCHITECTURES = {
         ("google/gemma-3-1b-it", "google/gemma-3-12b-it"), "gemma3",
     ),
     "GraniteForCausalLM": Architecture(
-        "legato_engine.models.granite", "Granite", "Granite 3",
-        ("ibm-granite/granite-3.3-8b-instruct",), "granite", "Granite",
+        *_LLAMA, "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite", "Granite"
     ),
     "Olmo2ForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
     ),
     "SmolLM3ForCausalLM": Architecture(
-        "legato_engine.models.smollm3", "SmolLM3", "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"
+        *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"
     ),
 }  # fmt: skip
 

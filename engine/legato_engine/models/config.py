@@ -1,4 +1,4 @@
-"""A model's configuration, read from `config.json` or GGUF metadata. No tensors, no torch."""
+"""A model's configuration, and its form in a `config.json`. No tensors, no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,6 @@ from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.fields import flag, kinds, number, size
 
 _GEMMA = "Gemma3ForCausalLM"
-_GGUF_ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class ModelConfig:
 
 def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     """The config in a `config.json`. Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
-    raw = keys.of_text(raw) or raw
+    raw = keys.text_config(raw, source) or raw
     architecture = _architecture(raw.get("architectures"), source)
     raw = keys.read(raw, architecture, source)
     _check_model_type(raw.get("model_type"), architecture, source)
@@ -102,7 +101,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     max_length = size(raw, "max_position_embeddings", source)
     if scaling is not None and scaling["rope_type"] == "yarn":
         max_length = max(max_length, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
-    return _checked(
+    return checked(
         ModelConfig(
             architecture=architecture,
             layers=layers,
@@ -120,7 +119,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             sliding_window=window,
             attention_bias=flag(raw, "attention_bias", source),
             mlp_bias=flag(raw, "mlp_bias", source),
-            full_attention=_full_attention(raw, layers, unrotated, window, source),
+            full_attention=full_attention(raw, layers, unrotated, window, source),
             partial_rotary_dim=int(head_dim * rotary.partial_factor),
             unrotated_layers=unrotated,
             local_rope_theta=rotary.local_theta,
@@ -132,78 +131,6 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
         ),
         source,
     )
-
-
-def from_gguf(
-    metadata: Mapping[str, Any], tensors: frozenset[str], factors: tuple[float, ...] | None, source: str
-) -> ModelConfig:
-    """The config in a GGUF's metadata and tensor names. `factors` is its `rope_freqs.weight`, if any."""
-    name = metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
-        allowed = ", ".join(_GGUF_ARCHITECTURES)
-        raise UnsupportedModel(f"{source}: architecture {name!r} is not supported; supported in GGUF: {allowed}")
-    raw = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
-    if raw.get("expert_count", 0):
-        raise UnsupportedModel(f"{source}: mixtures of experts ({raw['expert_count']} experts) are not supported")
-    hidden, heads = size(raw, "embedding_length", source), size(raw, "attention.head_count", source)
-    head_dim = size(raw, "attention.key_length", source, hidden // heads)
-    rotated = size(raw, "rope.dimension_count", source, head_dim)
-    _refuse_unsupported_gguf(raw, name, head_dim, rotated, source)
-    layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
-    gemma, window = name == "gemma3", "attention.sliding_window"
-    # llama.cpp reads no window for other architectures; 0 is none.
-    windows = size(raw, window, source) if name in ("phi3", "gemma3") and raw.get(window) else None
-    pattern = {"sliding_window_pattern": raw.get("attention.sliding_window_pattern", 6)} if gemma else {}
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    vocab = len(tokens) if isinstance(tokens, list) else None
-    return _checked(
-        ModelConfig(
-            architecture=_GGUF_ARCHITECTURES[name],
-            layers=layers,
-            hidden_size=hidden,
-            heads=heads,
-            kv_heads=size(raw, "attention.head_count_kv", source, heads),
-            head_dim=head_dim,
-            intermediate_size=size(raw, "feed_forward_length", source),
-            vocab_size=size(raw, "vocab_size", source, vocab),
-            max_length=size(raw, "context_length", source),
-            rope_theta=number(raw, "rope.freq_base", source, 10000.0),
-            rope_scaling=rope.from_gguf(raw, factors, head_dim, source),
-            rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
-            tie_word_embeddings="output.weight" not in tensors,
-            sliding_window=windows,
-            full_attention=_full_attention(pattern, layers, (), windows, source),
-            local_rope_theta=number(raw, "rope.freq_base_swa", source, 10000.0) if gemma else None,
-            partial_rotary_dim=rotated,
-            attention_bias="blk.0.attn_output.bias" in tensors,
-            mlp_bias="blk.0.ffn_up.bias" in tensors,
-            unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # GGUF has no key for them
-            attention_scale=_attention_scale_of_gguf(raw, name, head_dim, source),
-            embedding_multiplier=sqrt(hidden) if gemma else number(granite, "embedding_scale", source, 1.0),
-            residual_multiplier=number(granite, "residual_scale", source, 1.0),
-            logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
-        ),
-        source,
-    )
-
-
-def _refuse_unsupported_gguf(raw: Mapping[str, Any], name: str, head_dim: int, rotated: int, source: str) -> None:
-    """Raises UnsupportedModel for values that llama.cpp computes with and Legato does not."""
-    if rotated != head_dim and name != "phi3":
-        raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
-    if raw.get("attention.value_length", head_dim) != head_dim:
-        lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
-        raise UnsupportedModel(f"{source}: {lengths} is not supported")
-    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
-        raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
-    if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
-        raise UnsupportedModel(
-            f"{source}: a granite without rotary embeddings (rope.scaling.finetuned) is not supported"
-        )
-    if raw.get("attention.sliding_window") and name == "olmo2":
-        raise UnsupportedModel(f"{source}: attention.sliding_window (OLMo 3) is not supported")
-    if raw.get("final_logit_softcapping") and name == "gemma3":
-        raise UnsupportedModel(f"{source}: final_logit_softcapping is not supported")
 
 
 def _architecture(names: object, source: str) -> str:
@@ -221,7 +148,7 @@ def _check_model_type(given: object, architecture: str, source: str) -> None:
         raise UnsupportedModel(f"{source}: model_type {given!r} contradicts architectures [{architecture!r}]")
 
 
-def _full_attention(
+def full_attention(
     raw: Mapping[str, Any], layers: int, unrotated: tuple[int, ...], window: int | None, source: str
 ) -> tuple[int, ...]:
     """Layers without a window: those that `layer_types` names, or the first `max_window_layers` (Qwen), every
@@ -264,17 +191,8 @@ def _attention_scale(raw: Mapping[str, Any], source: str) -> float | None:
     return None
 
 
-def _attention_scale_of_gguf(raw: Mapping[str, Any], name: str, head_dim: int, source: str) -> float | None:
-    """From Granite's key. Gemma has none: its 27B, known by the number of layers, scales unlike the others."""
-    if name == "gemma3":
-        largest = raw["block_count"] == 62
-        return 1 / sqrt(raw["embedding_length"] // raw["attention.head_count"] if largest else head_dim)
-    if name == "granite" and raw.get("attention.scale"):
-        return number(raw, "attention.scale", source)
-    return None
-
-
-def _checked(config: ModelConfig, source: str) -> ModelConfig:
+def checked(config: ModelConfig, source: str) -> ModelConfig:
+    """Returns `config`. Raises CorruptModel if its numbers contradict each other."""
     if config.heads % config.kv_heads:
         raise CorruptModel(f"{source}: {config.heads} heads cannot share {config.kv_heads} KV heads evenly")
     if config.rotary_dim % 2 or not 0 < config.rotary_dim <= config.head_dim:

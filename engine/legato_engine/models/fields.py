@@ -25,10 +25,10 @@ def size(raw: Mapping[str, Any], key: str, source: str, default: int | None = No
 
 
 def number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
-    """A number above 0. Raises CorruptModel."""
+    """A finite number above 0. Raises CorruptModel."""
     value = raw.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
-        raise CorruptModel(f"{source}: {key} is {value!r}; a number above 0 is needed")
+        raise CorruptModel(f"{source}: {key} is {value!r}; a finite number above 0 is needed")
     return float(value)
 
 
@@ -41,7 +41,7 @@ def mapping(raw: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
 
 
 def numbers(raw: Mapping[str, Any], key: str, source: str) -> tuple[float, ...]:
-    """A list of numbers above 0. Raises CorruptModel."""
+    """A list of finite numbers above 0. Raises CorruptModel."""
     values = raw.get(key)
     if not isinstance(values, list) or not values:
         raise CorruptModel(f"{source}: {key} is {values!r}; a list of numbers is needed")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from legato_engine.errors import UnsupportedModel
+from legato_engine.models.fields import mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,15 @@ MULTIMODAL = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
 _READ_BY_SOME = frozenset[str]().union(*(keys.reads for keys in KEYS.values()))
 
 
-def of_text(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def text_config(raw: Mapping[str, Any], source: str) -> Mapping[str, Any] | None:
     """The `config.json` of the text model in a multimodal model, which is served without other modalities; None for
-    text-only models."""
+    text-only models. Raises CorruptModel."""
     names = raw.get("architectures")
     architecture = MULTIMODAL.get(str(names[0])) if isinstance(names, list) and names else None
-    text = raw.get("text_config")
-    if architecture is None or not isinstance(text, Mapping):
+    if architecture is None:
         return None
     tied = {key: raw[key] for key in ("tie_word_embeddings",) if key in raw}  # precedes the text model's own
-    return {**text, **tied, "architectures": [architecture]}
+    return {**mapping(raw, "text_config", source), **tied, "architectures": [architecture]}
 
 
 def read(raw: Mapping[str, Any], architecture: str, source: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Llama: SmolLM2, Llama 2 and 3. Pre-norm blocks of grouped-query attention and a gated MLP.
 
-Families that differ in details derive from it.
+The config makes it Mistral (a window), Granite 3 (multipliers) or SmolLM3 (layers without a rotary embedding). Families
+that differ in other details derive from it.
 """
 
 from typing import ClassVar
@@ -22,11 +23,16 @@ class SelfAttention:
         if model.fused:
             parts = {f"{name}.qkv_proj": wide + 2 * narrow}
         self._qkv = layers.linear([*parts], hidden, [*parts.values()], model.qkv_bias())
-        query_norm, key_norm = (f"{name}.q_norm", f"{name}.k_norm") if model.qk_norm else (None, None)
         shape = AttentionShape(
-            config.heads, config.kv_heads, dim, config.window(index), query_norm, key_norm, model.whole_norms,
-            config.rotation(index),
-        )  # fmt: skip
+            config.heads,
+            config.kv_heads,
+            dim,
+            window=config.window(index),
+            query_norm=f"{name}.q_norm" if model.qk_norm else None,
+            key_norm=f"{name}.k_norm" if model.qk_norm else None,
+            whole_norms=model.whole_norms,
+            rotation=config.rotation(index),
+        )
         self._attention = layers.attention(index, shape)
         self._output = layers.linear([f"{name}.o_proj"], wide, [hidden], model.output_bias())
 

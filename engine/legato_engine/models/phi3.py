@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with fused projections and without biases."""
+"""Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with fused projections."""
 
 from typing import ClassVar
 
@@ -7,9 +7,3 @@ from legato_engine.models.llama import Llama
 
 class Phi3(Llama):
     fused: ClassVar[bool] = True
-
-    def qkv_bias(self) -> bool:
-        return False
-
-    def output_bias(self) -> bool:
-        return False

@@ -5,7 +5,7 @@ from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
-from legato_engine.models.fields import mapping, number, numbers, size
+from legato_engine.models.fields import flag, mapping, number, numbers, size
 
 SCALINGS = {  # supported types in a config.json, and the numbers that each requires
     "linear": ("factor",),
@@ -64,21 +64,20 @@ def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rop
         scaling["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
     theta = number({"rope_theta": raw.get("rope_theta", 10000.0)} | scaling, "rope_theta", source)
     kind = str(scaling.pop("rope_type", None) or scaling.pop("type", "default"))
+    is_phi = architecture == _PHI
+    if is_phi and kind in ("su", "yarn"):  # earlier names
+        kind = "longrope"
+    supported = ("default", "longrope") if is_phi else ("default", *SCALINGS)
+    if kind not in supported:
+        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: {', '.join(supported)}")
     part = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
-    if architecture == _PHI:
-        kind = "longrope" if kind in ("su", "yarn") else kind  # earlier names
-        if kind not in ("default", "longrope"):
-            raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, longrope")
-        rotated = number({"partial_rotary_factor": part}, "partial_rotary_factor", source) if part is not None else 1.0
-    else:
-        rotated = 1.0
+    rotated = 1.0
+    if is_phi and part is not None:  # others ignore it with `default`
+        rotated = number({"partial_rotary_factor": part}, "partial_rotary_factor", source)
+    elif part not in (None, 1) and kind != "default":
+        raise UnsupportedModel(f"{source}: partial_rotary_factor {part!r} with rope type {kind!r} is not supported")
     if kind == "default":
         return Rope(theta, None, rotated)
-    if kind not in SCALINGS:
-        allowed = ", ".join(SCALINGS)
-        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
-    if part not in (None, 1) and architecture != _PHI:
-        raise UnsupportedModel(f"{source}: partial_rotary_factor {part!r} with rope type {kind!r} is not supported")
     values: dict[str, Any] = {key: number(scaling, key, source) for key in SCALINGS[kind]}
     if kind == "yarn":
         values |= _yarn(scaling, values["factor"], source)
@@ -101,7 +100,7 @@ def _yarn(given: Mapping[str, Any], factor: float, source: str) -> dict[str, Any
         "beta_fast": number(given, "beta_fast", source, 32.0),
         "beta_slow": number(given, "beta_slow", source, 1.0),
         "attention_factor": attention,
-        "truncate": bool(given.get("truncate", True)),
+        "truncate": flag(given, "truncate", source, True),
     }
 
 

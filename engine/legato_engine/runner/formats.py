@@ -77,9 +77,9 @@ class Formats:
         if self.backend != "cuda":
             return ""
         names = sorted(checkpoint.quantized() - {_EMBEDDINGS})
-        products = {name: self.product(checkpoint, name) for name in names}
-        dequantized = [name for name, product in products.items() if product is None]
-        wide = [name for name, product in products.items() if product and _keeps_inputs(checkpoint, name, product)]
+        chosen = {name: self.product(checkpoint, name) for name in names}
+        dequantized = [name for name, product in chosen.items() if product is None]
+        wide = [name for name, product in chosen.items() if product and _keeps_inputs(checkpoint, name, product)]
         reasons = (
             (dequantized, f"dequantized, because their codes have no product on {self.chip}"),
             (
@@ -184,9 +184,9 @@ def _with_kv(chosen: Formats, kv: str, setting: str) -> Formats:
     """`chosen` with KV in another format, given as `setting`. Raises UnusableFormat if kernels lack it."""
     if kv in ("auto", chosen.kv):
         return chosen
-    allowed = chosen.path.kv if chosen.path else (chosen.kv, FLOAT8)
-    if kv not in allowed:
-        names = ", ".join("FP8" if name == FLOAT8 else name for name in allowed)
+    supported = chosen.path.kv if chosen.path else (chosen.kv, FLOAT8)
+    if kv not in supported:
+        names = ", ".join("FP8" if name == FLOAT8 else name for name in supported)
         raise UnusableFormat(f"KV cannot be {setting} with {chosen}; allowed: Auto, {names}")
     exact = chosen.path is not None and chosen.path.attention is AttentionProduct.PAIRS  # only bfloat16 has pairs
     return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv}{' and attention in float32' * exact} instead")

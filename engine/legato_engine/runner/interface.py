@@ -33,8 +33,8 @@ class KVArena(Protocol):
 
 class StepRunner(Protocol):
     """Computes batches in their order. `kv_revision` is equal for workers that may exchange KV; `fallback` is the
-    reason why kernels for its device are not used, and `weights_fallback` names quantized weights without a kernel;
-    either may be empty. `ahead` is for devices that work asynchronously."""
+    reason why kernels for its device are not used, and `weights_fallback` names quantized weights that are computed
+    in a slower way; either may be empty. `ahead` is for devices that work asynchronously."""
 
     layout: KVLayout
     num_blocks: int

@@ -15,33 +15,34 @@ from legato_engine.weights.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
-    """Options of `Runner.load`.
+    """Options of `Runner.load`: formats, the machine, and sizes, which are None for Auto.
 
-    Weights, arena and workspace have to fit into `memory`; None: not checked. `kv_cache_bytes`, `max_length` and
-    `max_batch` are None for Auto. `chunk_tokens` and `max_batch` are the size of the largest step, `adapter_values`
-    the count of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence if `max_length`
-    is None.
+    `fallback` is the reason not to use kernels for a GPU. `gpu` replaces torch's GPU for `device`, `instructions`
+    replaces this machine's instruction sets in the choice of formats. Weights, arena and workspace have to fit into
+    `memory`; None: not checked.
 
-    `instructions` replaces this machine's instruction sets in the choice of formats, `gpu` replaces torch's GPU for
-    `device`. `fallback` is the reason not to use kernels for a GPU.
+    `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens` and `max_batch` are the size of
+    the largest step, `adapter_values` the count of numbers that adapters in memory will have.
     """
+
+    dtype: str
+    kv_dtype: str = "auto"
+    fallback: str = ""
+    on_kernel_failure: str = "Auto"
+
+    device: str = "cpu"
+    gpu: Device | None = None
+    instructions: Processor | None = None
+    threads: int | None = None
+    memory: Memory | None = None
 
     block_size: int
     kv_cache_bytes: int | None
-    dtype: str
-    kv_dtype: str = "auto"
-    device: str = "cpu"
-    threads: int | None = None
     max_length: int | None
-    memory: Memory | None = None
-    chunk_tokens: int = 512
-    max_batch: int | None = capacity.FEWEST
-    adapter_values: int = 0
     longest_bytes: int | None = None
-    instructions: Processor | None = None
-    gpu: Device | None = None
-    fallback: str = ""
-    on_kernel_failure: str = "Auto"
+    max_batch: int | None = capacity.FEWEST
+    chunk_tokens: int = 512
+    adapter_values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class RunnerPlan:
     gpu: Device | None = None
 
 
-def plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
+def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
     """Decides without reading a weight. Raises NoDevice, UnusableFormat and TooLittleMemory."""
     config, gpu = checkpoint.config, options.gpu or backends.gpu(options.device)
     here = options.instructions or processor.detect()

@@ -22,8 +22,7 @@ from legato_engine.models.llama import Llama
 from legato_engine.runner import backends, cores, inputs
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.interface import Progress
-from legato_engine.runner.plan import RunnerOptions, RunnerPlan
-from legato_engine.runner.plan import plan as make_plan
+from legato_engine.runner.plan import RunnerOptions, RunnerPlan, make_plan
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks

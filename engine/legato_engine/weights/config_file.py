@@ -7,6 +7,7 @@ from typing import Any
 
 from legato_engine.errors import CorruptModel, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
+from legato_engine.models import gguf_config
 from legato_engine.models.config import ModelConfig
 from legato_protocol.model_files import gguf_header, lfs_pointer
 
@@ -25,7 +26,7 @@ def read(path: Path) -> ModelConfig:
     if path.suffix == ".safetensors":
         raise UnsupportedFormat(f"{path}: give the folder that holds this file and its {CONFIG}")
     header = _header(path)
-    return configs.from_gguf(header.metadata, frozenset(header.tensors), None, str(path))
+    return gguf_config.read(header.metadata, frozenset(header.tensors), None, str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:

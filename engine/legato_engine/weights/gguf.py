@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
-from legato_engine.models import config as configs
+from legato_engine.models import gguf_config
 from legato_engine.weights import gguf_blocks, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
@@ -49,8 +49,6 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-
-
 _OTHER_NAMES = {  # by llama.cpp's architecture
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
@@ -90,7 +88,7 @@ class GgufFile(Checkpoint):
         factors = header.tensors.pop(_ROPE_FACTORS, None)
         architecture = str(header.metadata.get("general.architecture"))
         self._tensors = {huggingface_name(name, architecture): info for name, info in header.tensors.items()}
-        self.config = configs.from_gguf(
+        self.config = gguf_config.read(
             header.metadata,
             frozenset(header.tensors),
             tuple(self._floats(factors).tolist()) if factors else None,

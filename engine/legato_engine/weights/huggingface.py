@@ -49,11 +49,10 @@ class HuggingFaceFolder(Checkpoint):
             for shard in shards.values()
             for name in shard.keys()  # noqa: SIM118 - no mapping
         }
-        self._multimodal = keys.of_text(raw) is not None
-        of_text = text_name if self._multimodal else _same_name
-        self._stored = {
-            known: _Stored(name, shard) for name, shard in stored.items() if (known := of_text(name)) is not None
-        }
+        self._multimodal = keys.text_config(raw, f"{path}/{CONFIG}") is not None
+        self._stored = {name: _Stored(name, shard) for name, shard in stored.items()}
+        if self._multimodal:
+            self._stored = {own: each for name, each in self._stored.items() if (own := text_name(name)) is not None}
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
         for name, file in where.items():
             if name not in held[file]:
@@ -81,7 +80,8 @@ class HuggingFaceFolder(Checkpoint):
         return str(self._at(name).slice().get_dtype())
 
     def layer_names(self, module: str) -> tuple[str, ...]:
-        """The names that a layer may have in a `quantization_config`: its own, and in the multimodal model."""
+        """The names that a layer may have in a `quantization_config`: its own, and those in the multimodal
+        model."""
         renamed = _TEXT_PREFIXES.items() if self._multimodal else ()
         return (module, *(long + module.removeprefix(own) for long, own in renamed if module.startswith(own)))
 
@@ -106,10 +106,6 @@ class _Stored(NamedTuple):
 
     def slice(self) -> Any:
         return self.shard.get_slice(self.name)
-
-
-def _same_name(name: str) -> str | None:
-    return name
 
 
 def text_name(name: str) -> str | None:

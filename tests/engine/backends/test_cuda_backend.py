@@ -26,30 +26,49 @@ def check(oracle, run):
         oracle.check(prompt, output)
 
 
-@pytest.mark.parametrize(
-    ("model", "kv"), [*((model, "Auto") for model in ("mistral", "qwen 3", "biases", "odd sizes")), ("llama", "FP8")]
-)
-def test_greedy_tokens_are_those_of_transformers(model, kv, oracle_of, sequences):
+def with_kv_scales(tensors):
+    """Powers of two, with which numbers are rounded as without scales."""
+    for layer in [name.removesuffix("k_proj.weight") for name in tensors if name.endswith("k_proj.weight")]:
+        tensors |= {f"{layer}k_scale": torch.tensor([0.5, 0.125]), f"{layer}v_scale": torch.tensor(0.25)}
+
+
+def in_parts(name):
+    """Queries, keys and values of three forms, which are three products."""
+    return {"q_proj": "Q4_1", "k_proj": "Q8_0"}.get(name.split(".")[-2])
+
+
+LOADED = {
+    **{name: (name, {}, {}) for name in ("mistral", "qwen 3", "odd sizes")},
+    "biases of parts": ("biases", {"kinds": in_parts}, {}),
+    "KV in e4m3": ("llama", {"change": with_kv_scales}, {"kv_dtype": "FP8"}),
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     """Prompts whole and in chunks, one beside sequences that decode, then all of them in one batch."""
-    checkpoint = RandomCheckpoint(MODELS[model])
-    run = sequences(load(checkpoint, kv_dtype=kv), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
+    model, given, options = LOADED[name]
+    checkpoint = RandomCheckpoint(MODELS[model], **given)
+    run = sequences(load(checkpoint, **options), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
     run.prefill(0, chunk=256)
     run.prefill(1, chunk=29)
     run.mixed_step(decoding=[0, 1], prefilling=2)
     run.prefill(3, chunk=33)
     run.decode(range(4))
 
-    check(oracle_of(checkpoint, kv == "FP8"), run)
+    check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
 
 
 @pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3"])
-def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
-    checkpoint = RandomCheckpoint(MODELS[name])
-    run = sequences(load(checkpoint), prompts(320, (70,)), new_tokens=3)
-    run.prefill(0, chunk=50)
-    run.decode([0])
+def test_logits_of_a_family_are_those_of_transformers(name, oracle_of, greedy_draw):
+    """Logits after a prompt's first chunk, after its second, and of a decoding row."""
+    checkpoint, (tokens,) = RandomCheckpoint(MODELS[name]), prompts(320, (71,))
+    runner, found = load(checkpoint), []
+    for first, end in ((0, 50), (50, 70), (70, 71)):
+        found.append(runner.logits((Row(tokens[first:end], first, range(5), (greedy_draw,)),))[0].clone())
 
-    check(oracle_of(checkpoint), run)
+    expected = oracle_of(checkpoint).logits(tokens[:50], [*tokens[50:], 0])[[0, 20, 21]]
+    torch.testing.assert_close(torch.stack(found), expected, atol=1e-4, rtol=1e-3)
 
 
 def test_embeddings_are_multiplied_in_their_own_type():

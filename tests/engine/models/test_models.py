@@ -57,8 +57,8 @@ def load(checkpoint, dtype="float32", **changes):
 
 
 def last_logits(runner, tokens, chunk, draws, singles=0):
-    """Logits after the last token of one sequence, computed in chunks and the last `singles` tokens one by one, beside
-    a decoding sequence."""
+    """Logits after the last token of one sequence, computed in chunks and the last `singles` tokens one by one,
+    alongside a decoding sequence."""
     table = list(range(3, 3 + runner.layout.blocks_for(len(tokens))))
     with torch.inference_mode():
         alone = range(len(tokens) - singles, len(tokens))

@@ -80,6 +80,7 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}
 GEMMA, PHI = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Gemma3", "Phi3"))
+MULTIMODAL = {"architectures": ["Gemma3ForConditionalGeneration"]}
 SLIDING = ["sliding_attention"] * 2
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
@@ -140,6 +141,11 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_theta": -1.0}, errors.CorruptModel, "rope_theta is -1.0"),
         ({"rope_scaling": "linear"}, errors.CorruptModel, "rope_scaling is 'linear'; an object"),
         (GEMMA | {"rope_scaling": [2.0]}, errors.CorruptModel, "rope_scaling is .*; an object"),
+        (
+            {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": 3},
+            errors.CorruptModel,
+            "text_config is 3",
+        ),
         (GEMMA | {"sliding_window": None}, errors.UnsupportedModel, "no window is set"),
         (PHI | {"sliding_window": 0}, errors.CorruptModel, "sliding_window is 0"),
         (

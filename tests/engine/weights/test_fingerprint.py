@@ -31,7 +31,7 @@ def flip(path: Path, place: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_of_a_large_model_the_config_and_pieces_of_each_tensor_count(tmp_path: Path) -> None:
+def test_a_large_model_is_known_by_its_config_and_pieces_of_each_tensor(tmp_path: Path) -> None:
     """Three tensors of 200 MiB in a sparse file: larger than what is read whole."""
     header, size, path = 4096, 200 << 20, tmp_path / "large"
     tensors = [FileSpan(header + index * size, size) for index in range(3)]
