@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures."""
+    """Measures one load, or with --matrix every cell."""
     from legato_cli.bench import command, matrix_command
 
     return matrix_command.run(args) if args.matrix else command.run(args)

@@ -30,7 +30,7 @@ from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Object, Ref, ref_of
+from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller
 from legato_operator.errors import ManifestError, ObjectNotFound
 from legato_operator.local import following
@@ -113,7 +113,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         metrics = _metrics()
         waker = DemandWaker(gateways, clock)
         url = f"{_url(manifest.service, listener)}/v1"
-        operations = LocalOperations(cluster.store, ref_of(manifest.written), clock, gateways, written, url)
+        operations = LocalOperations(cluster.store, manifest.service.ref, clock, gateways, written, url)
         collaborators = Collaborators(
             recorder=operations.recent,
             journal=metrics.services,
@@ -157,7 +157,7 @@ class _Serving:
 
     @property
     def ref(self) -> Ref:
-        return ref_of(self.manifest.written)
+        return self.manifest.service.ref
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()

@@ -204,24 +204,17 @@ class KubernetesCluster:
         left = await self._call(_Call("delete", "DELETE", ref, body=body))
         return left if left["kind"] == ref.kind and _is_kept(left) else None
 
-    async def _list(
-        self,
-        call: _Call,
-        labels: Mapping[str, str] | None,
-        about: str = "",
-    ) -> ObjectList:
+    async def _list(self, call: _Call, labels: Mapping[str, str] | None, about: str = "") -> ObjectList:
         query = {"limit": str(PAGE)}
         if about:
             query["fieldSelector"] = f"regarding.uid={about}"
         if labels:
             query["labelSelector"] = _selector(labels)
+        kind = call.ref.kind
+        types = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # the items of a list lack them
         items: list[Object] = []
         while True:
             page = await self._call(replace(call, query=query))
-            types = {
-                "apiVersion": kinds.KINDS[call.ref.kind].api_version,
-                "kind": call.ref.kind,
-            }  # a list's items lack them
             items += [item | types for item in page["items"] or ()]
             following = page["metadata"].get("continue")
             if not following:
@@ -250,7 +243,7 @@ class KubernetesCluster:
         return answer
 
     def _answer(self, call: _Call) -> Object:
-        """Raises ClusterError."""
+        """Sends the call, and returns the parsed response. Raises ClusterError."""
         headers = {"Accept": call.accept, "Content-Type": call.content_type}
         with _mapped():
             request = self._client.param_serialize(
