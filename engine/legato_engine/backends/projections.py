@@ -1,9 +1,11 @@
 """Weights and biases of several projections of one input, fused into one matrix."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -18,6 +20,41 @@ def weights(
         checkpoint.read(f"{name}.weight", fused[first : first + outputs])
         first += outputs
     return fused
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The weights that choose a token's experts, float32."""
+
+    weight: torch.Tensor  # [count, hidden]
+    bias: torch.Tensor | None  # [count]
+    correction: torch.Tensor | None  # [count], of scores
+    shared: torch.Tensor | None  # [1, hidden], of the shared expert's weight
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """x float32 [tokens, hidden] → [tokens, count]."""
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    def shared_weights(self, x: torch.Tensor) -> torch.Tensor | float:
+        """The shared expert's weight for each row of x, float32 [tokens, 1]; 1 if it counts fully."""
+        return 1.0 if self.shared is None else torch.nn.functional.linear(x, self.shared).sigmoid()
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+def router(checkpoint: Checkpoint, shape: ExpertsShape, device: torch.device | None = None) -> Router:
+    """The router of a mixture of experts; a quantized one is dequantized."""
+
+    def read(name: str | None) -> torch.Tensor | None:
+        return None if name is None else checkpoint.vector(name).to(device)
+
+    names, shared = shape.names, shape.shared
+    weight = checkpoint.vector(f"{names.router}.weight").to(device)
+    bias = read(f"{names.router}.bias" if shape.router_bias else None)
+    gate = read(f"{shared.weight}.weight" if shared and shared.weight else None)
+    return Router(weight, bias, read(names.correction), gate)
 
 
 def padded(weight: torch.Tensor, multiple: int = 32) -> torch.Tensor:

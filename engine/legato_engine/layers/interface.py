@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.rotation import Rotation
 
 Hidden = Any  # a backend's own array of activations, a row for each token of the step; opaque to models
@@ -55,6 +56,13 @@ class Activation(Protocol):
         """[tokens, 2 · inner], gate first → [tokens, inner]."""
 
 
+class Experts(Protocol):
+    def __call__(self, step: Step, x: Hidden) -> Hidden:
+        """Computes each token by the experts that the router chooses for it, [tokens, hidden] → [tokens, hidden].
+
+        Router logits are float32. A token whose logits contain NaN gets NaN, and others are not affected."""
+
+
 class Head(Protocol):
     def __call__(self, step: Step, x: Hidden, residual: Hidden) -> torch.Tensor:
         """Final norm and output matrix, for tokens that sample: float32 logits [sampled, vocab]."""
@@ -87,4 +95,5 @@ class Layers(Protocol):
     def attention(self, layer: int, shape: AttentionShape) -> Attention: ...
     def silu_mul(self, width: int) -> Activation: ...
     def gelu_mul(self, width: int) -> Activation: ...
+    def experts(self, shape: ExpertsShape) -> Experts: ...
     def head(self, norm: str, weight: str, rows: int, width: int) -> Head: ...

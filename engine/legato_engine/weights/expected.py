@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
@@ -22,12 +23,20 @@ def projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
     return noted.projections
 
 
+def expert_projections(config: ModelConfig) -> frozenset[str]:
+    """Names of the projections of experts, which adapters cannot update."""
+    noted = _Noted()
+    registry.model_class(config)(config, noted)
+    return frozenset(noted.expert_projections)
+
+
 class _Noted:
     """Implements `Layers` without computation."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.projections: dict[str, tuple[int, int]] = {}
+        self.expert_projections: list[str] = []
 
     def embedding(self, name: str, rows: int, width: int) -> Any:
         self.shapes[f"{name}.weight"] = (rows, width)
@@ -37,10 +46,8 @@ class _Noted:
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Any:
         for name, size in zip(names, outputs, strict=True):
-            self.shapes[f"{name}.weight"] = (size, inputs)
+            self._projection(name, size, inputs, bias)
             self.projections[name] = (size, inputs)
-            if bias:
-                self.shapes[f"{name}.bias"] = (size,)
 
     def attention(self, layer: int, shape: AttentionShape) -> Any:
         for name, heads in ((shape.query_norm, shape.heads), (shape.key_norm, shape.kv_heads)):
@@ -52,6 +59,29 @@ class _Noted:
 
     def gelu_mul(self, width: int) -> Any:
         """Has no weights."""
+
+    def experts(self, shape: ExpertsShape) -> Any:
+        names, hidden, routing = shape.names, shape.hidden, shape.routing
+        self._projection(names.router, routing.count, hidden, shape.router_bias)
+        if names.correction is not None:
+            self.shapes[names.correction] = (routing.count,)
+        for number in range(routing.count):
+            self._expert((*shape.gate_up(number), shape.down(number)), hidden, shape.inner, shape.biases)
+        if (shared := shape.shared) is not None:
+            self._expert((shared.gate, shared.up, shared.down), hidden, shared.inner, False)
+            if shared.weight is not None:
+                self._projection(shared.weight, 1, hidden, False)
+
+    def _expert(self, names: tuple[str, str, str], hidden: int, inner: int, biases: bool) -> None:
+        gate, up, down = names
+        for name, outputs, inputs in ((gate, inner, hidden), (up, inner, hidden), (down, hidden, inner)):
+            self._projection(name, outputs, inputs, biases)
+            self.expert_projections.append(name)
+
+    def _projection(self, name: str, outputs: int, inputs: int, bias: bool) -> None:
+        self.shapes[f"{name}.weight"] = (outputs, inputs)
+        if bias:
+            self.shapes[f"{name}.bias"] = (outputs,)
 
     def sum(self, width: int) -> Any:
         """Has no weights."""

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.backends.cpu import kv_factors, low_rank
+from legato_engine.backends.cpu import experts, kv_factors, low_rank
+from legato_engine.backends.cpu.experts import CpuExperts
 from legato_engine.backends.cpu.low_rank import CpuLowRank
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
@@ -19,6 +20,7 @@ from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace,
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
@@ -252,6 +254,11 @@ class CpuBackend:
 
     def gelu_mul(self, width: int) -> CpuActivation:
         return CpuActivation(True, self._out("activation", width))
+
+    def experts(self, shape: ExpertsShape) -> CpuExperts:
+        loaded = experts.load(self._checkpoint, shape, self._numerics, self._workspace)
+        self.nbytes += loaded.nbytes
+        return loaded
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CpuHead:
         self._head = CpuHead(

@@ -25,12 +25,14 @@ from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
-from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.interface import AttentionShape, Experts
 from legato_engine.layers.kv_factors import KVFactors
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
 from legato_engine.layers.rotary import RotaryTables
@@ -198,6 +200,9 @@ class CudaBackend:
 
     def gelu_mul(self, width: int) -> CudaActivation:
         return CudaActivation(gelu_mul, self._choose("silu_mul", width=width), self._buffer("activation", width))
+
+    def experts(self, shape: ExpertsShape) -> Experts:
+        raise UnusableFormat("mixtures of experts have no kernels on GPUs")
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CudaHead:
         """Makes the head for the tokens that sample, at most one for each row."""

@@ -8,6 +8,8 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.backends.torch import experts
+from legato_engine.backends.torch.experts import TorchExperts
 from legato_engine.backends.torch.step import TorchStep
 from legato_engine.kernels.torch import low_rank
 from legato_engine.kernels.torch.attention import attention
@@ -15,6 +17,7 @@ from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from legato_engine.kernels.torch.rope import rotate, write_kv
 from legato_engine.kernels.torch.silu_mul import gelu_mul, silu_mul
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
@@ -194,6 +197,11 @@ class TorchBackend:
 
     def gelu_mul(self, width: int) -> TorchActivation:
         return TorchActivation(gelu_mul)
+
+    def experts(self, shape: ExpertsShape) -> TorchExperts:
+        loaded = experts.load(self._checkpoint, shape, self._dtype, self._device)
+        self.nbytes += loaded.nbytes
+        return loaded
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> TorchHead:
         self._head = TorchHead(self.norm(norm, width), self._table(weight), self._config.logits_multiplier)
