@@ -21,9 +21,15 @@ class CodeKind(IntEnum):
     INT4 = 0  # 0 … 15
     INT8 = 1
     FLOAT8 = 2  # e4m3
+    FLOAT4 = 3  # e2m1
+
+    @property
+    def paired(self) -> bool:
+        """True if a byte has two codes."""
+        return self in (CodeKind.INT4, CodeKind.FLOAT4)
 
 
-_MOST_UNIT = {CodeKind.INT4: 64, CodeKind.INT8: 128, CodeKind.FLOAT8: 128}
+_MOST_UNIT = {CodeKind.INT4: 64, CodeKind.INT8: 128, CodeKind.FLOAT8: 128, CodeKind.FLOAT4: 64}
 
 
 def unit_of(kind: CodeKind, inputs: int, group: int) -> int:
@@ -33,7 +39,8 @@ def unit_of(kind: CodeKind, inputs: int, group: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupScales:
-    """Scales or minima [groups, outputs]: floats, or int8 times a float factor of some neighbouring groups."""
+    """Scales or minima [groups, outputs]: floats, exponents of powers of two as uint8 (e8m0), or int8 times a float
+    factor of some neighbouring groups."""
 
     values: torch.Tensor
     factors: torch.Tensor | None = None  # [groups / shared, outputs]
@@ -53,7 +60,9 @@ class CodeMatrix:
     """A weight [outputs, inputs] = scale · (code - zero) + minimum."""
 
     kind: CodeKind
-    codes: torch.Tensor  # INT4: uint8 [pairs of units, outputs, unit]; else int8, or uint8 of FLOAT8, [outputs, inputs]
+    codes: (
+        torch.Tensor
+    )  # 4 bits: uint8 [pairs of units, outputs, unit]; else int8, or uint8 of FLOAT8, [outputs, inputs]
     outputs: int
     inputs: int
     group: int  # inputs that share a scale; the last group may have fewer
@@ -69,12 +78,12 @@ class CodeMatrix:
 
     @property
     def bits(self) -> int:
-        return 4 if self.kind is CodeKind.INT4 else 8
+        return 4 if self.kind.paired else 8
 
     @property
     def strides(self) -> tuple[int, int]:
         """Bytes from a unit, or pair of units, to the next one, and from an output to the next one."""
-        if self.kind is CodeKind.INT4:
+        if self.kind.paired:
             return self.outputs * self.unit, self.unit
         return self.unit, self.inputs
 
