@@ -158,11 +158,11 @@ class Machine:
         work, held = self.numerics.work(step, HEADS // KV_HEADS), self.numerics.held(arena.blocks)
         qkv = np.random.default_rng(0).standard_normal((len(step.tokens), HEADS + 2 * KV_HEADS, DIM), np.float32)
         out = np.zeros((len(qkv), HEADS, DIM), self.numerics.inputs)
-        factors = kv_factors.from_scales(layers, KV_HEADS, None).reading
+        factors, sinks = kv_factors.from_scales(layers, KV_HEADS, None).reading, np.empty(0, np.float32)
 
         def all_layers() -> None:
             for layer in range(layers):
-                self.numerics.attend(qkv, work, step.tables, 0, held, layer, factors, out)
+                self.numerics.attend(qkv, work, step.tables, 0, held, layer, factors, sinks, out)
 
         return self.seconds(all_layers) / layers
 

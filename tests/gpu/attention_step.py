@@ -29,6 +29,7 @@ class Step:
         seed: int = 0,
         device: Any = "cpu",
         kv: torch.dtype | None = None,
+        sinks: bool = False,
     ) -> None:
         """`kv` is torch.uint8, or torch.float8_e4m3fn where the chip converts it, for an arena of e4m3."""
         torch.manual_seed(seed)
@@ -57,6 +58,7 @@ class Step:
         qkv = torch.randn(self.tokens, (group + 2) * kv_heads, dim, device=device).to(dtype)
         qkv[sum(tokens) :] = torch.nan
         self.queries = qkv[:, : group * kv_heads]
+        self.sinks = torch.randn(group * kv_heads, device=device) * 3 if sinks else None
         self.out = torch.empty_like(self.queries)
 
     def work(self, processors: int = 4, more: int = 0) -> attention.Work:
@@ -71,16 +73,17 @@ class Step:
         attention.plan(self.starts, self.lengths, work, self.window, decode, prefill)
         attention.attend(
             self.queries, self.layer, self.starts, self.lengths, self.tables, work, self.window, self.out, decode,
-            prefill, prompts, self.scales,
+            prefill, prompts, self.scales, self.sinks,
         )  # fmt: skip
         return self.out
 
     def expected(self) -> torch.Tensor:
         queries, layer, scales = self.queries.cpu(), self.layer.cpu(), None
+        sinks = None if self.sinks is None else self.sinks.cpu()
         if self.scales is not None:
             layer, scales = layer.view(torch.uint8), self.scales.cpu()
         out, first = torch.full_like(queries, 7), 0
         for (prefix, count), table in zip(self.rows, self.tables.tolist(), strict=False):
             own = slice(first, first := first + count)
-            out[own] = naive.attention(queries[own], layer, table, prefix, self.window, scales)
+            out[own] = naive.attention(queries[own], layer, table, prefix, self.window, scales, sinks)
         return out

@@ -49,10 +49,11 @@ class Shape(NamedTuple):
     dtype: str = "bfloat16"
     window: int | None = None
     e4m3: bool = False
+    sinks: bool = False
 
     def __str__(self) -> str:
         rest = [self.dtype] * (self.dtype != "bfloat16") + [f"window {self.window}"] * (self.window is not None)
-        rest += ["KV in e4m3"] * self.e4m3
+        rest += ["KV in e4m3"] * self.e4m3 + ["sinks"] * self.sinks
         shape = [f"head_dim {self.head_dim}", f"group {self.group}", f"blocks of {self.block_size}", *rest]
         return ", ".join(shape)
 
@@ -62,12 +63,12 @@ ATTENTION = (
     Shape(256, 4, 32, e4m3=True),
 )  # fmt: skip
 # A shape takes 4 s to compile. So each chip has one with all that adds registers (the largest group, the smallest
-# blocks, a window) and one with the least, both with heads that are padded.
+# blocks, a window, sinks) and one with the least, both with heads that are padded.
 SAMPLE = {
-    "sm_80": (Shape(160, 16, 16, "float16", 4096), Shape(96, 1, 32)),
-    "sm_89": (Shape(192, 16, 16, "bfloat16", 4096), Shape(80, 1, 64, "float16")),
-    "sm_90": (Shape(192, 16, 16, "float16", 4096), Shape(80, 1, 64)),
-    "sm_100": (Shape(160, 16, 16, "bfloat16", 4096), Shape(96, 1, 32, "float16")),
+    "sm_80": (Shape(160, 16, 16, "float16", 4096, sinks=True), Shape(96, 1, 32)),
+    "sm_89": (Shape(192, 16, 16, "bfloat16", 4096, sinks=True), Shape(80, 1, 64, "float16")),
+    "sm_90": (Shape(192, 16, 16, "float16", 4096, sinks=True), Shape(80, 1, 64)),
+    "sm_100": (Shape(160, 16, 16, "bfloat16", 4096, sinks=True), Shape(96, 1, 32, "float16")),
 }
 WEIGHTS = {  # kind, inputs that share a scale, zero points or minima
     "W4A16": (CodeKind.INT4, 128, ""),
@@ -165,7 +166,7 @@ def attend(chip: str, shape: Shape) -> None:
         held, scales = torch.float8_e4m3fn if has_float8(chip) else torch.uint8, torch.empty(2, KV_HEADS)
     attention.attend(
         qkv[:, :heads], _layer(head_dim, block_size, held), starts, lengths, tables, work, window, out, decode,
-        prefill, True, scales,
+        prefill, True, scales, torch.empty(heads) if shape.sinks else None,
     )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class AttentionShape:
     key_norm: str | None = None
     whole_norms: bool = False  # one norm over all heads together instead of one over each head
     rotation: Rotation | None = None  # None: queries and keys are not rotated
+    sinks: str | None = None  # full name of a tensor [heads]: scores that only the sum of weights includes
 
 
 class Layers(Protocol):

@@ -53,6 +53,8 @@ class _Noted:
         for name, heads in ((shape.query_norm, shape.heads), (shape.key_norm, shape.kv_heads)):
             if name is not None:
                 self.norm(name, shape.head_dim * (heads if shape.whole_norms else 1))
+        if shape.sinks is not None:
+            self.shapes[shape.sinks] = (shape.heads,)
 
     def silu_mul(self, width: int) -> Any:
         """Has no weights."""

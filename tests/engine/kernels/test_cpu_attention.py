@@ -47,6 +47,7 @@ class Step(NamedTuple):
     window: int | None = None
     threads: int = 2
     scales: torch.Tensor | None = None  # of e4m3, [layers, 2, kv_heads]
+    sinks: torch.Tensor | None = None  # [heads]
     ordered: Callable[[np.ndarray], np.ndarray] = lambda work: work
 
     @property
@@ -66,8 +67,14 @@ class Step(NamedTuple):
             layer, scales = layer.view(torch.uint8), self.scales[self.layer]
         parts = zip(self.queries.split(counts), self.rows, strict=True)
         return torch.cat(
-            [naive.attention(part, layer, list(row.blocks), row.start, self.window, scales) for part, row in parts]
+            [
+                naive.attention(part, layer, list(row.blocks), row.start, self.window, scales, self.sinks)
+                for part, row in parts
+            ]
         )
+
+    def sinks_of_kernel(self) -> np.ndarray:
+        return np.empty(0, np.float32) if self.sinks is None else self.sinks.numpy()
 
     def in_e4m3(self) -> "Step":
         """With scales of keys that round, and scales of values that do not."""
@@ -83,7 +90,7 @@ def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
     built = inputs.build(step.rows, size)
     groups = group_rows(built, size, step.shared, step.window, torch.float32, torch.device("cpu"), entries)
     scales = None if step.scales is None else KVScales(*step.scales[step.layer])
-    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups, scales)
+    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups, scales, step.sinks)
 
 
 def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
@@ -100,6 +107,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
             held,
             step.layer,
             kv_factors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
+            step.sinks_of_kernel(),
             step.threads,
             out,
         )
@@ -115,7 +123,7 @@ def by_tiles(real: bool) -> Callable[[Step], torch.Tensor]:
         built, out = inputs.build(step.rows, step.arena.shape[4]), torch.full(step.queries.shape, torch.nan).bfloat16()
         work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles(paths.TILES).held
         given = step.qkv.numpy(), work, built.tables, step.window or 0, SHAPES
-        kernels.attention(*given, held(step.arena), step.layer, step.threads, held(out))
+        kernels.attention(*given, held(step.arena), step.layer, step.sinks_of_kernel(), step.threads, held(out))
         assert emulated_tiles.faults() == []
         return out.float()
 
@@ -218,6 +226,18 @@ def test_mixed_rows(form: Form, shared: int, blocks: int, dim: int, kv_heads: in
     step.arena[unused], step.arena[:, 0] = torch.nan, torch.nan
 
     form.check(step)
+
+
+@ALL
+@pytest.mark.parametrize(("shared", "window"), [(3, None), (8, 48), (17, 5)])
+def test_sinks_take_part_in_the_sum_of_weights_only(form: Form, shared: int, window: int | None) -> None:
+    """Once for each row, however it is divided; far above and below all scores, too."""
+    step = step_of(*MIXED, shared=shared, dim=64, window=window)
+    sinks = torch.randn(2 * shared) * 3
+    sinks[:3] = torch.tensor([400.0, -400.0, -torch.inf])
+
+    form.check(step._replace(sinks=sinks))
+    torch.testing.assert_close(form.found(step._replace(sinks=torch.full_like(sinks, -torch.inf))), form.found(step))
 
 
 @PARTS

@@ -51,6 +51,7 @@ def test_any_step_gives_what_the_twin_gives(data):
         window=draw(st.sampled_from([None, None, 1, 5, 33, 64])),
         seed=draw(st.integers(0, 99)),
         kv=draw(st.sampled_from([None, torch.uint8])),
+        sinks=draw(st.booleans()),
     )
     decode = decode_config(
         draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 32, 64])), draw(st.integers(1, 8)),
@@ -69,7 +70,18 @@ def test_head_sizes_of_large_models(slot, group):
     """With few and many heads that share a KV head; formats, blocks, windows and tiles alternate."""
     dtype, dim, kv = DTYPES[slot % 3], HEAD_SIZES[slot % 5], (None, torch.uint8)[slot % 2]
     block, tile_n, window = (16, 32, 64)[slot % 3], (64, 16, 32)[slot // 2 % 3], (None, 33, 100)[slot // 3 % 3]
-    step = Step(MIXED, group=group, kv_heads=1, dim=dim, block=block, dtype=dtype, window=window, seed=group, kv=kv)
+    step = Step(
+        MIXED,
+        group=group,
+        kv_heads=1,
+        dim=dim,
+        block=block,
+        dtype=dtype,
+        window=window,
+        seed=group,
+        kv=kv,
+        sinks=slot > 2,
+    )
     check(step, decode_config(tile_n=tile_n), prefill_config(64, tile_n))
 
 

@@ -113,6 +113,7 @@ class CpuAttention:
     cos: Array
     sin: Array
     norms: tuple[Array, Array] | None  # weights for queries and keys
+    sinks: Array  # [heads], or [0]
     eps: np.float32
     out: CpuBuffer
 
@@ -125,7 +126,7 @@ class CpuAttention:
             step.norm_heads(qkv, 0, wide // len(queries), queries, self.eps)
             step.norm_heads(qkv, wide, narrow // len(keys), keys, self.eps)
         step.rotate(parts, shape.heads, self.cos, self.sin, self.layer)
-        step.attend(parts, shape.heads, shape.window or 0, self.layer, out)
+        step.attend(parts, shape.heads, shape.window or 0, self.layer, self.sinks, out)
         return out
 
 
@@ -247,7 +248,8 @@ class CpuBackend:
         if shape.query_norm and shape.key_norm:
             norms = self._norm(shape.query_norm), self._norm(shape.key_norm)
         out = self._out("attention", shape.heads * shape.head_dim)
-        return CpuAttention(layer, shape, *self._angles[shape.rotation], norms, self._eps, out)
+        sinks = self._checkpoint.vector(shape.sinks).numpy() if shape.sinks else np.empty(0, np.float32)
+        return CpuAttention(layer, shape, *self._angles[shape.rotation], norms, sinks, self._eps, out)
 
     def silu_mul(self, width: int) -> CpuActivation:
         return CpuActivation(False, self._out("activation", width))

@@ -43,10 +43,11 @@ class Numerics(Protocol):
         """The work list of a step for attention; `shared` heads use one KV head."""
 
     def attend(
-        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
-    ) -> None:
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array,
+        sinks: Array, out: Array,
+    ) -> None:  # fmt: skip
         """qkv float32 [tokens, heads + 2 · kv_heads, dim] → out `inputs` [tokens, heads, dim]; `factors` are
-        `KVFactors.reading`."""
+        `KVFactors.reading`, `sinks` float32 [heads] or [0]."""
 
 
 class Float32:
@@ -75,10 +76,11 @@ class Float32:
         return attention_work.parts(inputs, shared)
 
     def attend(
-        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
-    ) -> None:
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array,
+        sinks: Array, out: Array,
+    ) -> None:  # fmt: skip
         kv, threads = self.path.kv_tag(held.dtype), numba.get_num_threads()
-        float32_attention.attention(kv, qkv, work, tables, window, held, layer, factors, threads, out)
+        float32_attention.attention(kv, qkv, work, tables, window, held, layer, factors, sinks, threads, out)
 
 
 class Tiles:
@@ -102,9 +104,11 @@ class Tiles:
         return attention_work.tiles(inputs, shared)
 
     def attend(
-        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array, out: Array
-    ) -> None:
-        bf16_attention.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
+        self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, factors: Array,
+        sinks: Array, out: Array,
+    ) -> None:  # fmt: skip
+        threads = numba.get_num_threads()
+        bf16_attention.attention(qkv, work, tables, window, SHAPES, held, layer, sinks, threads, out)
 
 
 def make(path: Path) -> Numerics:

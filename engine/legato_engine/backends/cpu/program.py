@@ -87,10 +87,11 @@ class Program:
             layer=layer,
         )  # fmt: skip
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
+    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
         _, all_heads, dim = parts.shape
         self.add(
-            kernels.ATTEND, x=parts, heads=all_heads, queries=heads, dim=dim, out=out, window=window, layer=layer
+            kernels.ATTEND, x=parts, heads=all_heads, queries=heads, dim=dim, out=out, window=window, layer=layer,
+            sinks=sinks if len(sinks) else 0,
         )  # fmt: skip
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:

@@ -12,7 +12,7 @@ from legato_engine.kernels.cpu.silu_mul import gelu_mul, silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.kv_factors import KVFactors
 
-Attend = Callable[[Array, Array, Ints, int, Array, int, Array, Array], None]  # `Numerics.attend`
+Attend = Callable[[Array, Array, Ints, int, Array, int, Array, Array, Array], None]  # `Numerics.attend`
 
 
 class Projection(Protocol):
@@ -58,8 +58,9 @@ class Operators(Protocol):
         cos, sin [positions, pairs].
         """
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
-        """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited."""
+    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
+        """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited; `sinks` are
+        of each head, or none."""
 
     def silu_mul(self, gate_up: Array, out: Array) -> None: ...
     def gelu_mul(self, gate_up: Array, out: Array) -> None: ...
@@ -106,10 +107,11 @@ class CpuStep:
             parts[: self.rows], heads, inputs.positions, cos, sin, self.arena, layer, inputs.slots, factors
         )
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
+    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
         rows, tables = self.rows, self.inputs.tables
         out_by_head = out[:rows].reshape(rows, heads, parts.shape[2])
-        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, self.factors.reading, out_by_head)
+        factors = self.factors.reading
+        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, factors, sinks, out_by_head)
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
         silu_mul(gate_up, self.rows, out)

@@ -188,9 +188,10 @@ class CudaBackend:
             "group": shape.heads // shape.kv_heads,
         }
         sizes["kv_bits"] = 8 * (1 if kv else self._dtype.itemsize)
+        sinks = self._checkpoint.vector(shape.sinks).to(self._device.place) if shape.sinks else None
         kernels = ("norm_rotate_write", "decode_attention", "prefill_attention")
         return CudaAttention(
-            layer, shape, self._angles[shape.rotation], kv, norms, whole_norms, self._config.rms_norm_eps,
+            layer, shape, self._angles[shape.rotation], kv, norms, whole_norms, sinks, self._config.rms_norm_eps,
             AttentionConfigurations(*(self._choose(kernel, **sizes) for kernel in kernels)),
             self._buffer("attention", shape.heads * shape.head_dim),
         )  # fmt: skip

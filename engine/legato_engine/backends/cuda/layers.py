@@ -97,6 +97,7 @@ class CudaAttention:
     kv: KVFactors[torch.Tensor] | None  # if the arena is in e4m3
     norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys, of each head
     whole_norms: tuple[CudaOutputNorm, CudaOutputNorm] | None  # of all heads together
+    sinks: torch.Tensor | None  # float32 [heads]
     eps: float
     configurations: AttentionConfigurations
     out: Buffer
@@ -120,7 +121,7 @@ class CudaAttention:
         out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
             qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
-            out.view(split), decoding, prompts, step.prompts, reading,
+            out.view(split), decoding, prompts, step.prompts, reading, self.sinks,
         )  # fmt: skip
         return out
 

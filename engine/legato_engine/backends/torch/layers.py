@@ -84,6 +84,7 @@ class TorchAttention:
     key_norm: TorchNorm | None
     angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, [positions, 1, pairs]
     scales: KVScales | None  # if the arena is in e4m3
+    sinks: torch.Tensor | None  # [heads]
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
@@ -97,7 +98,7 @@ class TorchAttention:
             plain = normed.view(plain.shape)
         rotated = rotate(plain, *step.angles(shape.rotation, self.angles))
         write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places, self.scales)
-        out = attention(rotated[:, : shape.heads], layer, step.groups(shape, qkv.dtype), self.scales)
+        out = attention(rotated[:, : shape.heads], layer, step.groups(shape, qkv.dtype), self.scales, self.sinks)
         return out.reshape(tokens, -1)
 
 
@@ -190,7 +191,8 @@ class TorchBackend:
             self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)
         )
         scales = None if self._kv_scales is None else KVScales(*self._kv_scales[layer])
-        return TorchAttention(layer, shape, query_norm, key_norm, self._angles[shape.rotation], scales)
+        sinks = self._checkpoint.vector(shape.sinks).to(self._device, self._dtype) if shape.sinks else None
+        return TorchAttention(layer, shape, query_norm, key_norm, self._angles[shape.rotation], scales, sinks)
 
     def silu_mul(self, width: int) -> TorchActivation:
         return TorchActivation(silu_mul)

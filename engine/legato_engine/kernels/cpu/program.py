@@ -34,7 +34,7 @@ _ADDRESSES = (
     "x", "residual", "weight", "bias", "out",
     "rounded", "rounded_parts",  # 8-bit activations; their scales and scale · sum
     "codes", "scales", "scale_factors", "minima", "minimum_factors",
-    "cos", "sin",
+    "cos", "sin", "sinks",
 )  # fmt: skip
 _NUMBERS = (
     "width", "out_stride",  # numbers in a row, bytes between rows of `out`
@@ -159,11 +159,12 @@ def _rotate(operator, row, positions, slots, arena, factors):
 
 @njit(cache=True)
 def _attend(kv, operator, counter, rows, work, tables, arena, factors, kept, done):
-    """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer."""
+    """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer; sinks [queries], or 0 for none."""
     x = carray(pointer(operator.x), (rows, operator.heads, operator.dim), np.float32)
     out = carray(pointer(operator.out), (rows, operator.queries, operator.dim), np.float32)
     window, layer = operator.window, operator.layer
-    attention.work_off(kv, counter, x, work, tables, window, arena, layer, factors, kept, done, out)
+    sinks = carray(pointer(operator.sinks), (operator.queries if operator.sinks else 0,), np.float32)
+    attention.work_off(kv, counter, x, work, tables, window, arena, layer, factors, sinks, kept, done, out)
 
 
 @njit(cache=True)

@@ -31,13 +31,14 @@ class Group:
 
 
 def attention(
-    queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group], scales: KVScales | None = None
-) -> torch.Tensor:
-    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim], with `scales` if it holds e4m3.
-    Result as queries."""
+    queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group], scales: KVScales | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim], with `scales` if it holds e4m3;
+    `sinks` [heads] are scores that only the sum of weights includes. Result as queries."""
     out = torch.empty_like(queries)
     for group in groups:
-        out[group.put] = _attend(queries, layer, group, scales)[group.given]
+        out[group.put] = _attend(queries, layer, group, scales, sinks)[group.given]
     return out
 
 
@@ -51,7 +52,17 @@ def causal_mask(at: torch.Tensor, positions: int, window: int | None, shared: in
     return mask.repeat(1, shared, 1)[:, None]
 
 
-def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group, scales: KVScales | None) -> torch.Tensor:
+def _with_sinks(mask: torch.Tensor, sinks: torch.Tensor, queries: int) -> torch.Tensor:
+    """Appends a position whose score is the sink of each lane's head: [rows, kv_heads, lanes, positions + 1]."""
+    lanes = sinks.to(mask.dtype).view(-1, mask.shape[2] // queries, 1).repeat(1, 1, queries).flatten(1)
+    rows, kv_heads = mask.shape[0], len(lanes)
+    columns = lanes[None, :, :, None].expand(rows, -1, -1, 1)
+    return torch.cat((mask.expand(rows, kv_heads, -1, -1), columns), 3)
+
+
+def _attend(
+    queries: torch.Tensor, layer: torch.Tensor, group: Group, scales: KVScales | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
     _, heads, dim = queries.shape
     kv_heads = layer.shape[2]
     shared = heads // kv_heads
@@ -67,13 +78,18 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group, scales: KV
         held = held.to(queries.dtype) * torch.stack(scales).to(queries.dtype)[:, None, :, None, None]
     row, place = group.beyond
     held[:, row, :, place] = 0
+    if sinks is not None:  # a position whose key and value are 0
+        held = torch.nn.functional.pad(held, (0, 0, 0, 1))
     results = torch.empty_like(asked)
     for first in range(0, count, group.piece):
         part = slice(first, first + group.piece)
         mask = group.mask
         if mask is None:
-            mask = causal_mask(group.at[:, part], held.shape[3], group.window, shared, queries.dtype)
+            positions = group.blocks.shape[1] * layer.shape[3]
+            mask = causal_mask(group.at[:, part], positions, group.window, shared, queries.dtype)
         given = asked[:, :, :, part]
+        if sinks is not None:
+            mask = _with_sinks(mask, sinks, given.shape[3])
         result = torch.nn.functional.scaled_dot_product_attention(
             given.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=mask
         )

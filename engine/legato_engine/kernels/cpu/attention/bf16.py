@@ -113,16 +113,20 @@ def _weigh(scores, count, lanes, dim, results, rooms):
 
 
 @njit(cache=True)
-def _put_back(task, shared, kv_head, dim, results, out):
+def _put_back(task, shared, kv_head, dim, sinks, results, out):
     token, lane, lanes = task.token, task.lane, task.lanes
-    _, _, total, weighted = results
+    best, _, total, weighted = results
     for i in range(lanes):
-        head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
-        of_lanes.put_back(weighted + i * dim * 4, total + i * GROUP * 4, dim, address(out) + head * dim * 2)
+        head, sums = kv_head * shared + (lane + i) % shared, total + i * GROUP * 4
+        if len(sinks):  # to any of a lane's sums
+            most = carray(pointer(best + i * 4), 1, np.float32)[0]
+            carray(pointer(sums), 1, np.float32)[0] += np.exp2(sinks[head] * LOG2_E - most)
+        at = (token + (lane + i) // shared) * out.shape[1] + head
+        of_lanes.put_back(weighted + i * dim * 4, sums, dim, address(out) + at * dim * 2)
 
 
 @njit(cache=True)
-def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, memory, of_positions, out):
+def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, sinks, memory, of_positions, out):
     """Computes some lanes of one row and KV head. of_positions int64: the addresses of 16 keys each, the addresses of
     the next keys, and the positions that each lane sees, from and to.
     """
@@ -146,11 +150,11 @@ def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, laye
         _mask(scores, first, (count + 31) // 32 * 32, begins, ends)
         _weigh(scores, count, lanes, dim, results, (weights, pairs, transposed))
         products.values(keys, to_values, count, dim, groups, weights, pairs, results[3])
-    _put_back(task, shared, kv_head, dim, results, out)
+    _put_back(task, shared, kv_head, dim, sinks, results, out)
 
 
 @njit(cache=True)
-def _work_off(counter, qkv, work, tables, window, shapes, arena, layer, out):
+def _work_off(counter, qkv, work, tables, window, shapes, arena, layer, sinks, out):
     """The loop of one thread: takes tasks until none is left."""
     kv_heads = arena.shape[3]
     shared, (memory, parts) = out.shape[1] // kv_heads, _memory(qkv.shape[2])
@@ -163,19 +167,20 @@ def _work_off(counter, qkv, work, tables, window, shapes, arena, layer, out):
             break
         kv_head = taken // len(work)  # tiles of one head after another, while its keys are in the second cache
         task = work[taken % len(work)]
-        _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, parts, of_positions, out)
+        _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, layer, sinks, parts, of_positions, out)
     tile_release()
     memory[0] = 0  # keeps it alive until here
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def attention(qkv, work, tables, window, shapes, arena, layer, threads, out):
+def attention(qkv, work, tables, window, shapes, arena, layer, sinks, threads, out):
     """All rows of a step, by `threads` threads.
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` TILE [tiles], longest first; tables int64 [rows, blocks];
-    window 0 is none; `shapes` is SHAPES of `linear.bf16_tiles`; arena uint16 (bfloat16) in KVLayout's shape; out uint16
-    [tokens, heads, dim]. qkv and out are contiguous.
+    window 0 is none; `shapes` is SHAPES of `linear.bf16_tiles`; arena uint16 (bfloat16) in KVLayout's shape; sinks
+    float32 [heads], scores that only the sum of weights includes, or [0]; out uint16 [tokens, heads, dim]. qkv and out
+    are contiguous.
     """
     counter = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * arena.shape[3])):
-        _work_off(counter, qkv, work, tables, window, shapes, arena, layer, out)
+        _work_off(counter, qkv, work, tables, window, shapes, arena, layer, sinks, out)

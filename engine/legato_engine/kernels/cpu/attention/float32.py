@@ -156,22 +156,23 @@ def _keep(best, total, weighted, kept):
 
 
 @njit(cache=True)
-def _join(kept, total, weighted):
+def _join(kept, best, total, weighted):
     """Joins all parts of kept [parts, lanes, dim + 2]."""
     parts, lanes, dim = kept.shape[0], kept.shape[1], kept.shape[2] - 2
     for i in range(lanes):
-        best = kept[:, i, dim].max()
-        total[i], weighted[i] = np.float32(0), np.float32(0)
+        best[i], total[i], weighted[i] = kept[:, i, dim].max(), np.float32(0), np.float32(0)
         for part in range(parts):
-            scale = np.exp2(kept[part, i, dim] - best)
+            scale = np.exp2(kept[part, i, dim] - best[i])
             total[i] += scale * kept[part, i, dim + 1]
             for d in range(dim):
                 weighted[i, d] += scale * kept[part, i, d]
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or NaN
-def _finish(kv, task, shared, kv_head, value_factor, best, total, weighted, kept, done, out):
-    """Writes weighted [lanes, dim], once the last of its parts is done, times `value_factor`."""
+def _finish(kv, task, shared, kv_head, value_factor, sinks, best, total, weighted, kept, done, out):
+    """Writes weighted [lanes, dim], once the last of its parts is done, times `value_factor`. The sum of weights
+    includes `sinks` [heads], if there are any.
+    """
     dim = weighted.shape[1]
     token, lane, lanes, parts = task.token, task.lane, task.lanes, task.parts
     if parts:
@@ -179,15 +180,17 @@ def _finish(kv, task, shared, kv_head, value_factor, best, total, weighted, kept
         _keep(best, total, weighted, own[task.part])
         if fetch_add(address(done[kv_head, task.slot :]), 1) < parts - 1:
             return
-        _join(own, total, weighted)
+        _join(own, best, total, weighted)
     for i in range(lanes):
-        head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
-        scale = value_factor / total[i]
-        put_back(kv, address(weighted) + i * dim * 4, dim, scale, address(out) + head * dim * 4)
+        head = kv_head * shared + (lane + i) % shared
+        if len(sinks):
+            total[i] += np.exp2(sinks[head] * LOG2_E - best[i])
+        at, scale = (token + (lane + i) // shared) * out.shape[1] + head, value_factor / total[i]
+        put_back(kv, address(weighted) + i * dim * 4, dim, scale, address(out) + at * dim * 4)
 
 
 @njit(cache=True)
-def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept, done, out):
+def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, sinks, kept, done, out):
     """The loop of one thread: takes tasks until none is left."""
     dim, kv_heads = qkv.shape[2], arena.shape[3]
     shared = out.shape[1] // kv_heads
@@ -209,10 +212,10 @@ def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept
             taken = _row(
                 kv, qkv, key_factor, task, shared, kv_head, counter, work, tables, window, arena, layer, for_rows
             )
-            _finish(kv, task, shared, kv_head, value_factor, row_best, row_total, of_row, kept, done, out)
+            _finish(kv, task, shared, kv_head, value_factor, sinks, row_best, row_total, of_row, kept, done, out)
         else:
             _tile(kv, qkv, key_factor, task, shared, kv_head, tables, window, arena, layer, for_tiles)
-            _finish(kv, task, shared, kv_head, value_factor, tile_best, tile_total, of_tile, kept, done, out)
+            _finish(kv, task, shared, kv_head, value_factor, sinks, tile_best, tile_total, of_tile, kept, done, out)
             taken = fetch_add(address(counter), 1)
 
 
@@ -227,17 +230,17 @@ def slots_of(work):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def attention(kv, qkv, work, tables, window, arena, layer, factors, threads, out):
+def attention(kv, qkv, work, tables, window, arena, layer, factors, sinks, threads, out):
     """All rows of a step, by `threads` threads.
 
     `kv` is the arena's tag; qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` PART [tasks], longest first; tables
     int64 [rows, blocks]; window 0 is none; arena float32, bfloat16 as uint16, or e4m3 as uint8, in KVLayout's shape;
-    factors float32 [layers, 2, kv_heads], which keys and values are multiplied by; out float32 [tokens, heads, dim].
-    qkv and out are contiguous.
+    factors float32 [layers, 2, kv_heads], which keys and values are multiplied by; sinks float32 [heads], scores that
+    only the sum of weights includes, or [0]; out float32 [tokens, heads, dim]. qkv and out are contiguous.
     """
     kv_heads = arena.shape[3]
     slots = slots_of(work)
     kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
     counter = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * kv_heads)):
-        work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, kept, done, out)
+        work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, sinks, kept, done, out)

@@ -133,13 +133,14 @@ def attend(
     prefill_config: Configuration,
     prompts: bool,
     kv_scales: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Attention of queries [tokens, heads, dim] to KV in layer [blocks, 2, kv_heads, block_size, dim], into `out`.
 
     tables [rows, ..] list the rows' blocks. `work` holds the lists that `plan` made of `starts` and `lengths`, with the
     same window and configurations. Without `prompts` no row may have more than DECODE_QUERIES tokens.
     With `kv_scales` float32 [2, kv_heads], the layer holds e4m3: as float8_e4m3fn on chips that convert it
-    (`has_float8`), otherwise as uint8.
+    (`has_float8`), otherwise as uint8. `sinks` float32 [heads] are scores that only the sum of weights includes.
     """
     rows, tokens = lengths.shape[0], queries.shape[0]
     if tokens > work.max_tokens:
@@ -147,31 +148,31 @@ def attend(
     tile, parts = decode_config.tiles["TILE_M"], work.parts(decode_config)
     lane_tiles = work.lane_tiles(rows, tokens, tile)
     _attend(
-        queries, layer, kv_scales, tables, work, window, out, decode_config, work.counts, work.items,
+        queries, layer, kv_scales, sinks, tables, work, window, out, decode_config, work.counts, work.items,
         lane_tiles + parts, False,
     )  # fmt: skip
     combine_parts[(work.kv_heads, tile // LANES.value, min(parts, lane_tiles))](
-        out, work.partials, work.stats, work.counts[1:], work.joins, out.stride(0), out.stride(1),
+        out, work.partials, work.stats, sinks, work.counts[1:], work.joins, out.stride(0), out.stride(1),
         GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, TILE_M=tile, PARTS=_parts_per_load(work.padded),
         num_warps=4,
     )  # fmt: skip
     if prompts:
         items = work.prompt_tiles(rows, tokens, prefill_config.tiles["TILE_M"])
         _attend(
-            queries, layer, kv_scales, tables, work, window, out, prefill_config, work.counts[2:], work.prompts, items,
-            True,
+            queries, layer, kv_scales, sinks, tables, work, window, out, prefill_config, work.counts[2:], work.prompts,
+            items, True,
         )  # fmt: skip
 
 
 def _attend(
-    queries: torch.Tensor, layer: torch.Tensor, kv_scales: torch.Tensor | None, tables: torch.Tensor, work: Work,
-    window: int | None, out: torch.Tensor, config: Configuration, count: torch.Tensor, items: torch.Tensor, most: int,
-    full_tiles: bool,
+    queries: torch.Tensor, layer: torch.Tensor, kv_scales: torch.Tensor | None, sinks: torch.Tensor | None,
+    tables: torch.Tensor, work: Work, window: int | None, out: torch.Tensor, config: Configuration,
+    count: torch.Tensor, items: torch.Tensor, most: int, full_tiles: bool,
 ) -> None:  # fmt: skip
     if not most:
         return
     attend_items[(work.kv_heads, most)](
-        queries, layer, kv_scales, tables, out, work.partials, work.stats, count, items, window,
+        queries, layer, kv_scales, sinks, tables, out, work.partials, work.stats, count, items, window,
         log2(e) * work.head_dim**-0.5, queries.stride(0), queries.stride(1), *layer.stride()[:4], tables.stride(0),
         out.stride(0), out.stride(1),
         GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, BLOCK=work.block_size,

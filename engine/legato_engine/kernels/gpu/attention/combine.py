@@ -7,6 +7,7 @@ from legato_engine.kernels.gpu.attention.plan import FIELDS
 
 LANES = tl.constexpr(4)  # of a program
 _LEAST = tl.constexpr(-1e30)
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -14,6 +15,7 @@ def combine_parts(
     out,  # [tokens, heads, DIM]
     partials,  # [slots, kv_heads, TILE_M, PADDED]
     stats,  # [slots, kv_heads, 2, TILE_M]
+    sinks,  # [heads], or None
     count,
     joins,  # [.., FIELDS]: start, queries, first lane, first slot, slots
     out_token_stride,
@@ -61,5 +63,7 @@ def combine_parts(
         largest = larger
 
     token, head = (start + lane // GROUP).to(tl.int64), kv_head * GROUP + lane % GROUP
+    if sinks is not None:
+        total += tl.math.exp2(tl.load(sinks + head) * _LOG2_E - largest)
     target = out + (token * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
     tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=used[:, None] & (dim < DIM)[None, :])

@@ -10,6 +10,7 @@ import triton.language as tl
 from legato_engine.kernels.gpu.attention.plan import FIELDS
 from legato_engine.kernels.gpu.float8 import decoded
 
+_LOG2_E = tl.constexpr(1.4426950408889634)
 _LEAST = tl.constexpr(-1e30)  # before a lane has seen any score; finite, so that no two infinities are subtracted
 
 
@@ -143,6 +144,7 @@ def attend_items(
     queries,  # [tokens, heads, DIM]
     layer,  # [blocks, 2, kv_heads, BLOCK, DIM]
     kv_scales,  # [2, kv_heads] for e4m3, or None
+    sinks,  # [heads]: scores that only the sum of weights includes; or None
     tables,  # [rows, ..]
     out,  # [tokens, heads, DIM]
     partials,  # [slots, kv_heads, TILE_M, PADDED]
@@ -194,6 +196,8 @@ def attend_items(
     if kv_scales is not None:
         sums *= tl.load(kv_scales + tl.num_programs(0) + kv_head)
     if slot < 0:
+        if sinks is not None:  # the sum of a split row includes them once, when its parts are joined
+            total += tl.math.exp2(tl.load(sinks + head) * _LOG2_E - largest)
         target = out + (at * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
         tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:
