@@ -312,11 +312,11 @@ class Simulation:
         worker.disconnect()
         self.relay.workers.disconnected(worker.name, "scripted")
 
-    def lose_core(self, worker: SimulatedWorker) -> None:
+    def lose_core(self, worker: SimulatedWorker, silent: bool = False) -> None:
         if worker.connected:
             epoch = worker.engine.epoch
             worker.renew()
-            self.relay.workers.received(worker.name, Lost(epoch, "scripted"))
+            self.relay.workers.received(worker.name, Lost(epoch, "scripted", silent))
             self.check()
             self.relay.workers.greeted(worker.name, worker.hello())
 

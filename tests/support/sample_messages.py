@@ -41,7 +41,7 @@ FROM_WORKER = [
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
     stream.Started("r", 1),
     stream.PromptLogprobs("r1", 1, 1, PackedLogprobs(1, bytes(16), bytes(8), bytes(8))),
-    stream.Lost("e", "killed by signal 9"),
+    stream.Lost("e", "the core was silent for 15 seconds", True),
 ]
 EVENTS = [
     kv_events.Snapshot("e", 5, 0, True, b"h" * 32),

@@ -129,13 +129,13 @@ class Hub:
         for queue in self._gateways.values():
             queue.put(data)
 
-    def core_lost(self, reason: str) -> None:
-        """The core's process ended, and all its sequences with it."""
+    def core_lost(self, reason: str, silent: bool = False) -> None:
+        """The core's process ended, or is about to be killed for its silence, and all its sequences with it."""
         self.phase = "restarting"
         self._frames, self._joined, self._left = [], [], []
         if self.core is None:
             return
-        lost = stream.encode(Lost(self.core.ready.hello.epoch, reason))
+        lost = stream.encode(Lost(self.core.ready.hello.epoch, reason, silent))
         self.metrics.on_core_ended(self.core.status)
         self.core = None
         for queue in self._gateways.values():

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from legato_engine.core.frames import Beat, FromCore, IterationReport, Loading, NotStarting, Ready, Start
 from legato_engine.errors import StartFailed
@@ -17,6 +17,14 @@ _FAREWELL = 2.0  # seconds that a core gets to end its hand-offs
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds before a core is started again, doubled each time
 _CALM = 60.0  # seconds: a core that served for this duration resets the delay
 _SLICE = 0.05  # share of the silence limit: the most that a single wait counts for
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The reason to kill a core."""
+
+    reason: str
+    silent: bool = False  # without a sign of life, which may be due to other processes
 
 
 class Supervisor:
@@ -43,16 +51,16 @@ class Supervisor:
             epoch = secrets.token_hex(8)
             try:
                 self._link.send(Start(self._settings_now(), path, epoch, self._hub.adapters))
-                reason = await self._listen(self._link)
-                if reason:  # reported before the process has ended, which may take long
-                    self._hub.core_lost(reason)
+                verdict = await self._listen(self._link)
+                if verdict:  # reported before the process has ended, which may take long
+                    self._hub.core_lost(verdict.reason, verdict.silent)
             finally:
                 link, self._link = self._link, None
                 ending = await link.end() if link else ""
             if self._stopping:
                 return
-            if not reason:
-                reason = f"the core {ending}"
+            reason = verdict.reason if verdict else f"the core {ending}"
+            if not verdict:
                 self._hub.core_lost(reason)
             if self._ready_at is not None and clock() - self._ready_at >= _CALM:
                 delay = _FIRST_DELAY
@@ -77,24 +85,30 @@ class Supervisor:
             link, self._link = self._link, None
             await link.stop(_FAREWELL)
 
-    async def _listen(self, link: CoreLink) -> str | None:
-        """Receives frames until the core is lost. Returns the reason, or None if its process ended by itself."""
+    async def _listen(self, link: CoreLink) -> _Verdict | None:
+        """Receives frames until the core must be killed, or has ended by itself: None."""
         while True:
-            silence = hang.limit(self._settings.core_silence, self._beat.expected)
+            silence = self._longest_silence()
             received = await _receive(link, silence, self._notify_quiet)
             if received is None:
-                return f"the core was silent for {silence:.3g} seconds"
+                return _Verdict(f"the core was silent for {silence:.3g} seconds", silent=True)
             if not received:
                 return None
             for frame in received:
                 if isinstance(frame, Beat) and frame.busy > self._limit(frame):
                     where = f"iteration {frame.iteration}" if frame.iteration else "its start"
-                    return f"the core was stuck in {where} for {frame.busy:.1f} seconds"
+                    return _Verdict(f"the core was stuck in {where} for {frame.busy:.1f} seconds")
                 self._take(frame)
 
     def _settings_now(self) -> WorkerSettings:
         """The settings with the token that hand-offs show to peers."""
         return replace(self._settings, token=self._hub.tokens[0]) if self._hub.tokens else self._settings
+
+    def _longest_silence(self) -> float:
+        """Seconds. A start may be silent as long as a step takes: loading a library holds the interpreter lock."""
+        if self._ready_at is None:
+            return max(self._settings.core_silence, self._settings.step_limit)
+        return hang.limit(self._settings.core_silence, self._beat.expected)
 
     def _limit(self, beat: Beat) -> float:
         return hang.limit(self._settings.step_limit, beat.expected) if beat.iteration else self._settings.start_limit

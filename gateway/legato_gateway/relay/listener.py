@@ -139,9 +139,10 @@ class WorkerListener:
         self._fleet_changed()
 
     def _core_lost(self, worker: str, lost: Lost) -> None:
+        """A silent core hung, like a silent worker: its requests are not to blame."""
         known = self._fleet.worker(worker)
         if known is not None and known.epoch == lost.epoch:
             self._fleet.disconnected(worker, "lost", lost.reason)
             self._index.forget(worker)
-            self._driver.lost(worker, f"the core of {worker} died: {lost.reason}", died=True)
+            self._driver.lost(worker, f"the core of {worker} died: {lost.reason}", died=not lost.silent)
             self._fleet_changed()

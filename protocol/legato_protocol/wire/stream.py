@@ -296,6 +296,7 @@ class Lost(Message, tag="lost", frozen=True):
 
     epoch: str
     reason: str
+    silent: bool = False  # it may have lived: the server killed it after a silence, as of a starved process
 
 
 FromWorker = Hello | Started | PromptLogprobs | Tokens | Load | HandoffReport | Failed | Lost

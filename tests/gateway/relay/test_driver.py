@@ -231,6 +231,15 @@ def test_two_deaths_of_different_processes_are_not_forgiven(lab, dies):
     assert len(run.frames(Generate)) == 2
 
 
+def test_a_death_and_cores_that_were_killed_for_their_silence_are_not_two_deaths(lab):
+    run, generation, _ = started(lab, "u", "u", request={"max_tokens": 30}, poison_deaths=2)
+    run.kill(run.decoding(generation))
+    for _ in range(2):
+        run.connect()
+        run.lose_core(run.decoding(generation), silent=True)
+    assert run.end(generation) is None
+
+
 def test_reconnecting_forgives_what_looked_like_a_death(lab):
     run, generation, _ = started(lab, "u", "u", request={"max_tokens": 30}, poison_deaths=2)
     left = []

@@ -17,8 +17,8 @@ def _store(run):
     return run.relay.workers.kv_event("u0", event)
 
 
-def _lose_core(run, worker, epoch=None):
-    run.relay.workers.received(worker.name, Lost(epoch or worker.engine.epoch, "scripted"))
+def _lose_core(run, worker, epoch=None, silent=False):
+    run.relay.workers.received(worker.name, Lost(epoch or worker.engine.epoch, "scripted", silent))
 
 
 def test_workers_that_are_not_known_change_nothing(lab):
@@ -60,6 +60,7 @@ def test_what_ran_on_a_worker_that_is_gone_waits_and_the_reason_is_kept(lab, hap
         (Scripted.cut, 1),
         (_lose_core, 1),
         (lambda run, worker: _lose_core(run, worker, "another epoch"), 0),
+        (lambda run, worker: _lose_core(run, worker, silent=True), 0),  # starved by other processes, perhaps
         (lambda run, worker: (run.drain(worker), run.cut(worker)), 0),  # it was to leave
     ],
 )
