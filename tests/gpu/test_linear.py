@@ -13,6 +13,7 @@ from legato_engine.backends.cuda.linear import packed
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
 
@@ -53,13 +54,14 @@ def test_fp8_activations(place: Place, dtype: torch.dtype, form: str, rows: int,
     groups = weight.scale.values.shape[1]
     codes = torch.zeros(rows, shape[1], dtype=torch.float8_e4m3fn, device=place.device)
     scales = torch.zeros(groups, rows, device=place.device)
-    fp8.quantize_rows(x, weight.group, codes, scales, choose("quantize_rows", {}, place.chip))
+    rounded = Float8Rows(codes, scales, weight.group)
+    fp8.quantize_rows(x, rounded, choose("quantize_rows", {}, place.chip))
     given = codes.float() * scales.t().repeat_interleave(weight.group, 1)[:, : shape[1]]
     assert ((given - x).abs() <= x.abs() / 16 + scales.max() / 256).all()
 
     out, matrix = torch.zeros(rows, shape[0], dtype=dtype, device=place.device), packed(weight, place.device)
     expected = given.cpu() @ weight.floats().t() + bias.cpu()
-    fp8.multiply_fp8(codes, scales, matrix, bias, out, choose("multiply_fp8", {}, place.chip))
+    fp8.multiply_fp8(rounded, matrix, bias, out, choose("multiply_fp8", {}, place.chip))
     place.close(out, expected)
     if groups == 1 and dtype == torch.bfloat16:
         held = matrix.codes.view(torch.float8_e4m3fn)

@@ -18,6 +18,7 @@ from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose, triton_minor
+from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, unit_of
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed
@@ -222,9 +223,16 @@ def _multiply_codes(chip: str, name: str, rows: int) -> None:
 
 def _multiply_fp8(chip: str, name: str) -> None:
     weight, x = _weight(name), empty(TOKENS, HIDDEN)
-    codes, scales = x.to(torch.float8_e4m3fn), torch.empty(len(weight.scale.values), TOKENS)
-    fp8.quantize_rows(x, weight.group, codes, scales, choose("quantize_rows", {}, chip))
-    fp8.multiply_fp8(codes, scales, weight, None, x, choose("multiply_fp8", {}, chip))
+    given = _rounded(HIDDEN, weight.group)
+    fp8.quantize_rows(x, given, choose("quantize_rows", {}, chip))
+    fp8.multiply_fp8(given, weight, None, x, choose("multiply_fp8", {}, chip))
+    norm, gated = empty(HIDDEN), _rounded(INNER, INNER if weight.group == HIDDEN else weight.group)
+    add_rms_norm(x, x, norm, EPS, x, choose("add_rms_norm", {}, chip), rounded=given)
+    silu_mul(empty(TOKENS, 2 * INNER), empty(TOKENS, INNER), choose("silu_mul", {}, chip), gated)
+
+
+def _rounded(width: int, group: int) -> Float8Rows:
+    return Float8Rows(empty(TOKENS, width, dtype=torch.float8_e4m3fn), torch.empty(width // group, TOKENS), group)
 
 
 def _layer(head_dim: int, block_size: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:

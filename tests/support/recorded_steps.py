@@ -75,12 +75,16 @@ def told(name: str) -> dict[str, Any]:
 
         with allocations:
             first, *others = steps(runner, take)
+        prompt = Row([7] * 48, 0, range(3), (Draw(0, 48, GREEDY, [0], 1),))
+        runner.logits((prompt,))
+        quantizing = sum(each.kernel == "_quantize_rows" for each in take())
     differing = sum(step != first for step in others)
-    return {"launches": len(first), "differing": differing, "allocating": sorted(allocations.found)}
+    allocating = sorted(allocations.found)
+    return {"launches": len(first), "differing": differing, "allocating": allocating, "quantizing": quantizing}
 
 
 def told_by_model(models: list[str]) -> dict[str, dict[str, Any]]:
-    """The number of launches of a step, the differences between steps, and the operators that returned memory of their
-    own; in one process, as starting one takes seconds.
+    """The number of launches of a step, the differences between steps, the operators that returned memory of their own,
+    and the passes that only quantize a prompt's activations; in one process, as starting one takes seconds.
     """
     return {name: told(name) for name in models}

@@ -4,7 +4,7 @@ import pytest
 import recorded_steps
 import uninterpreted
 
-MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2", "GPTQ, act order"]
+MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2", "GPTQ, act order", "FP8, channel", "FP8, blocks"]
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +19,9 @@ def test_random_steps_launch_the_same(model, recorded):
     assert found["launches"] > 8
     assert found["differing"] == 0
     assert found["allocating"] == []
+
+
+@pytest.mark.parametrize("form", ["FP8, channel", "FP8, blocks"])
+def test_norms_and_gates_quantize_what_they_compute(form, recorded):
+    """Only attention's results, in both layers, need a pass."""
+    assert recorded[form]["quantizing"] == 2

@@ -8,6 +8,8 @@ from rotation import EPS, check_rotation
 
 from legato_engine.kernels.gpu import rms_norm, rope, silu_mul
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.float8 import Float8Rows
+from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.reference import float8
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
@@ -90,6 +92,45 @@ def test_gate_at_its_ends():
     for gate in (silu_mul.silu_mul, silu_mul.gelu_mul):
         gate(gate_up, out, Configuration({"WIDTH": 16}))
         assert out.tolist() == [[0.0, 200.0, 0.0]]
+
+
+@few
+@given(
+    st.integers(1, 5), st.sampled_from([16, 100, 288]), DTYPES, st.sampled_from(["none", 1, 0.22]), st.booleans(),
+    st.sampled_from(["silu_mul", "gelu_mul"]),
+)  # fmt: skip
+def test_results_in_e4m3_are_those_of_a_pass_over_them(rows, width, dtype, by, grouped, gate):
+    """Bit for bit, with a scale per row or per 32 numbers, and for a row of zeros."""
+    group = 32 if grouped else width
+
+    def memory():
+        codes = torch.zeros(rows, width).to(torch.float8_e4m3fn)
+        return Float8Rows(codes, torch.zeros(-(-width // group), rows), group)
+
+    def check(compute, config):
+        plain, out, rounded, expected = torch.zeros(rows, width).to(dtype), torch.zeros(rows, width).to(dtype), *pair
+        compute(plain, config, None)
+        compute(out, config, rounded)
+        fp8.quantize_rows(plain, expected, Configuration({"WIDTH": 64}))
+        assert torch.equal(out, plain)
+        assert torch.equal(rounded.scales, expected.scales)
+        assert torch.equal(rounded.codes.float(), expected.codes.float())
+
+    pair = memory(), memory()
+    x, weight = torch.randn(rows, width).to(dtype), torch.randn(width).to(dtype)
+    residual, gate_up = torch.randn(rows, width).to(dtype), torch.randn(rows, 2 * width).to(dtype)
+    x[0] = residual[0] = gate_up[0] = 0
+    given, factor = (None, 1.0) if by == "none" else (x, by)
+    check(
+        lambda out, config, rounded: rms_norm.add_rms_norm(
+            given, residual.clone(), weight, EPS, out, config, factor, rounded
+        ),
+        Configuration({"ROWS": 2}),
+    )
+    check(
+        lambda out, config, rounded: getattr(silu_mul, gate)(gate_up, out, config, rounded),
+        Configuration({"WIDTH": 64}),
+    )
 
 
 @few

@@ -9,6 +9,7 @@ from made_codes import made
 from legato_engine.backends.cuda import products
 from legato_engine.backends.cuda.linear import packed
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.multiply import dequantize, multiply, parts_needed, splits
 
@@ -56,11 +57,13 @@ def test_products_of_fp8(form, width):
     weight, x = made(form, outputs, inputs), torch.randn(rows, inputs).half() * 1000
     x[1] = 0
     groups = weight.scale.values.shape[1]
-    codes, scales = torch.zeros(rows, inputs).to(torch.float8_e4m3fn), torch.zeros(groups, rows)
+    given = codes, scales, _ = Float8Rows(
+        torch.zeros(rows, inputs).to(torch.float8_e4m3fn), torch.zeros(groups, rows), weight.group
+    )
     out = torch.zeros(rows, outputs, dtype=torch.float16)
 
-    fp8.quantize_rows(x, weight.group, codes, scales, Configuration({"WIDTH": width}))
-    fp8.multiply_fp8(codes, scales, packed(weight, HOST), None, out, Configuration({"TILE_M": 2, "TILE_N": 32}))
+    fp8.quantize_rows(x, given, Configuration({"WIDTH": width}))
+    fp8.multiply_fp8(given, packed(weight, HOST), None, out, Configuration({"TILE_M": 2, "TILE_N": 32}))
 
     largest = torch.stack([part.float().abs().amax(1) for part in x.split(weight.group, 1)])
     assert torch.equal(scales, largest.clamp(min=1e-30) / 448)

@@ -9,8 +9,10 @@ from legato_engine.backends import projections
 from legato_engine.backends.cuda import linear
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.float8 import Float8Memory
 from legato_engine.backends.cuda.layers import (
     AttentionConfigurations,
+    Compute,
     CudaActivation,
     CudaAttention,
     CudaEmbedding,
@@ -155,7 +157,7 @@ class CudaBackend:
         return CudaEmbedding(self._table(name), multiplier, self._buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CudaNorm:
-        return self._norm(name, width, self._buffer("norm", width))
+        return self._norm(name, width, self._buffer("norm", width), self._products.float8)
 
     def sum(self, width: int) -> CudaSum:
         return CudaSum()
@@ -197,10 +199,10 @@ class CudaBackend:
         )  # fmt: skip
 
     def silu_mul(self, width: int) -> CudaActivation:
-        return CudaActivation(silu_mul, self._choose("silu_mul", width=width), self._buffer("activation", width))
+        return self._activation(silu_mul, width)
 
     def gelu_mul(self, width: int) -> CudaActivation:
-        return CudaActivation(gelu_mul, self._choose("silu_mul", width=width), self._buffer("activation", width))
+        return self._activation(gelu_mul, width)
 
     def experts(self, shape: ExpertsShape) -> Experts:
         raise UnusableFormat("mixtures of experts have no kernels on GPUs")
@@ -222,10 +224,14 @@ class CudaBackend:
         )
         return self._head
 
-    def _norm(self, name: str, width: int, out: Buffer) -> CudaNorm:
+    def _activation(self, compute: Compute, width: int) -> CudaActivation:
+        chosen, out = self._choose("silu_mul", width=width), self._buffer("activation", width)
+        return CudaActivation(compute, chosen, out, self._products.float8)
+
+    def _norm(self, name: str, width: int, out: Buffer, float8: Float8Memory | None = None) -> CudaNorm:
         chosen = self._choose("add_rms_norm", width=width)
         config = self._config
-        return CudaNorm(self._norm_weight(name), config.rms_norm_eps, config.residual_multiplier, chosen, out)
+        return CudaNorm(self._norm_weight(name), config.rms_norm_eps, config.residual_multiplier, chosen, out, float8)
 
     def _choose(self, kernel: str, **shape: int) -> Configuration:
         return choose(kernel, shape, self._device.chip)

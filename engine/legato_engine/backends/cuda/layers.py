@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import torch
 
+from legato_engine.backends.cuda.float8 import Float8Memory
 from legato_engine.backends.cuda.linear import LinearPart
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.torch import low_rank
@@ -38,10 +40,12 @@ class CudaNorm:
     multiplier: float  # of x
     configuration: Configuration
     out: Buffer
+    float8: Float8Memory | None  # None if no linear layer but the head follows
 
     def __call__(self, step: CudaStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         out = self.out.take(len(residual))
-        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration, self.multiplier)
+        rounded = None if self.float8 is None else self.float8.given(out)
+        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration, self.multiplier, rounded)
         return out
 
 
@@ -126,15 +130,19 @@ class CudaAttention:
         return out
 
 
+Compute = Callable[[torch.Tensor, torch.Tensor, Configuration, Float8Rows | None], None]  # as `silu_mul`
+
+
 @dataclass(frozen=True, slots=True)
 class CudaActivation:
-    compute: Callable[[torch.Tensor, torch.Tensor, Configuration], None]
+    compute: Compute
     configuration: Configuration
     out: Buffer
+    float8: Float8Memory
 
     def __call__(self, step: CudaStep, gate_up: torch.Tensor) -> torch.Tensor:
         out = self.out.take(len(gate_up))
-        self.compute(gate_up, out, self.configuration)
+        self.compute(gate_up, out, self.configuration, self.float8.given(out))
         return out
 
 

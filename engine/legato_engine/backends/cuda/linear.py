@@ -10,8 +10,9 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cuda import products
 from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.float8 import Float8Memory
 from legato_engine.backends.cuda.products import CodesProduct, LargeSteps
-from legato_engine.backends.cuda.workspace import Buffer, Workspace
+from legato_engine.backends.cuda.workspace import Workspace
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.linear import fp8
 from legato_engine.kernels.gpu.linear.codes import CodeKind, CodeMatrix, GroupScales, pair_units, unit_of
@@ -64,7 +65,7 @@ class ProductMemory:
     def __init__(self, dtype: torch.dtype, device: Device, workspace: Workspace) -> None:
         self.dtype = dtype
         self.device = device
-        self._workspace = workspace
+        self.float8 = Float8Memory(device, workspace)
         self._sums: torch.Tensor | None = None
         self._weights: torch.Tensor | None = None
         self.tiles = {
@@ -99,11 +100,6 @@ class ProductMemory:
         outputs = len(self._weights) // inputs
         return self._weights[: outputs * inputs].view(outputs, inputs)
 
-    def activations(self, inputs: int, groups: int) -> tuple[Buffer, Buffer]:
-        """Memory for a step's activations in FP8 and for their scales by group."""
-        codes = self._workspace.buffer("FP8", inputs, torch.float8_e4m3fn)
-        return codes, self._workspace.buffer("FP8 scales", groups, torch.float32)
-
 
 class CodesPart:
     """Implements `LinearPart` with codes, multiplied by the kernels of `product`."""
@@ -115,13 +111,12 @@ class CodesPart:
         self._memory = memory
         self._sums = memory.sums()
         self._dequantizing = choose("dequantize_codes", {}, chip)
-        self._quantizing = choose("quantize_rows", {}, chip)
         self._multiplying = choose("multiply_fp8", {}, chip)
         self.outputs = weight.outputs
         if product.large_steps is LargeSteps.DEQUANTIZED:
             self._parts = memory.weights(weight.inputs)
         else:
-            self._codes, self._scales = memory.activations(weight.inputs, len(weight.scale.values))
+            self._float8 = memory.float8.activations(weight.inputs, weight.group, product.most_rows)
 
     @property
     def nbytes(self) -> int:
@@ -145,16 +140,13 @@ class CodesPart:
             _multiply(x, weight, None if bias is None else bias[first:last], out[:, first:last])
 
     def _multiply_fp8(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-        weight, codes = self._weight, self._codes.take(len(x))
-        scales = self._scales.take(len(x)).view(-1, len(x))
-        fp8.quantize_rows(x, weight.group, codes, scales, self._quantizing)
+        weight, given = self._weight, self._float8.take(x)
         if self._product.large_steps is LargeSteps.FP8 or not out.is_contiguous():
-            fp8.multiply_fp8(codes, scales, weight, bias, out, self._multiplying)
+            fp8.multiply_fp8(given, weight, bias, out, self._multiplying)
         elif not x.is_meta:  # torch has no meta kernel for this operator, and it compiles nothing
             fp8_weight = weight.codes.view(torch.float8_e4m3fn).t()
-            torch._scaled_mm(
-                codes, fp8_weight, scales.view(-1, 1), weight.scale.values, bias=bias, out_dtype=out.dtype, out=out
-            )
+            scales = given.scales.view(-1, 1), weight.scale.values
+            torch._scaled_mm(given.codes, fp8_weight, *scales, bias=bias, out_dtype=out.dtype, out=out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """e4m3 numbers in Triton's kernels. The maths is in `reference/float8.md`."""
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
@@ -33,3 +36,33 @@ def decoded(tile, dtype: tl.constexpr):
         bits = bits | ((bits + 0x80) & 0x4000)  # NaN
         tile = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
     return tile.to(dtype)
+
+
+@triton.jit
+def quantized(numbers, AXIS: tl.constexpr):
+    """Returns e4m3 codes of float32 numbers, and a float32 scale for all numbers along the axis."""
+    scale = scale_for(tl.max(tl.abs(numbers), AXIS))
+    return coded(numbers, tl.expand_dims(scale, AXIS)), scale
+
+
+@triton.jit
+def scale_for(largest):
+    """The scale that maps the largest absolute value to 448, above 0: a row of zeros has a scale, too."""
+    return tl.maximum(largest, 1e-30) / 448.0
+
+
+@triton.jit
+def coded(numbers, scale):
+    """Returns e4m3 codes of numbers / scale."""
+    return tl.minimum(tl.maximum(numbers / scale, -448.0), 448.0).to(tl.float8e4nv)
+
+
+class Float8Rows(NamedTuple):
+    """Activations in e4m3: contiguous codes [rows, width] and float32 scales [groups, rows].
+
+    A scale belongs to `group` neighbours in a row; the last group may be smaller.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    group: int

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.float8 import Float8Rows, quantized
 from legato_engine.kernels.gpu.linear.codes import CodeMatrix
 
 _BAND = tl.constexpr(8)  # tiles of rows that are computed together, because they share weights in the cache
@@ -32,22 +33,18 @@ def _quantize_rows(
     column = group[:, None] * GROUP + place
     inside = (place < GROUP) & (column < INPUTS)
     numbers = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    largest = tl.maximum(tl.max(tl.abs(numbers), 1), 1e-30)  # above 0: a row of zeros has a scale, too
-    codes = tl.minimum(tl.maximum(numbers / (largest / 448.0)[:, None], -448.0), 448.0)
-    tl.store(out + row * INPUTS + column, codes.to(tl.float8e4nv), mask=inside)
-    tl.store(scales + group * rows + row, largest / 448.0, mask=group * GROUP < INPUTS)
+    codes, scale = quantized(numbers, 1)
+    tl.store(out + row * INPUTS + column, codes, mask=inside)
+    tl.store(scales + group * rows + row, scale, mask=group * GROUP < INPUTS)
 
 
-def quantize_rows(x: torch.Tensor, group: int, out: torch.Tensor, scales: torch.Tensor, config: Configuration) -> None:
-    """x [rows, inputs], neighbours in a row contiguous → out e4m3 [rows, inputs] and scales float32 [groups, rows].
-
-    Results are contiguous. A group has `group` inputs, the last one the rest. Tile: WIDTH, the inputs of a program.
-    """
-    rows, inputs = x.shape
+def quantize_rows(x: torch.Tensor, out: Float8Rows, config: Configuration) -> None:
+    """x [rows, inputs], neighbours in a row contiguous → `out`. Tile: WIDTH, the inputs of a program."""
+    (rows, inputs), (codes, scales, group) = x.shape, out
     width = triton.next_power_of_2(min(group, inputs))
     groups = max(1, config.tiles["WIDTH"] // width)
     _quantize_rows[(rows, triton.cdiv(len(scales), groups))](
-        x, out, scales, rows, x.stride(0), INPUTS=inputs, GROUP=group, WIDTH=width, GROUPS=groups,
+        x, codes, scales, rows, x.stride(0), INPUTS=inputs, GROUP=group, WIDTH=width, GROUPS=groups,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -107,15 +104,14 @@ def _multiply_fp8(
 
 
 def multiply_fp8(
-    x: torch.Tensor, x_scales: torch.Tensor, weight: CodeMatrix, bias: torch.Tensor | None, out: torch.Tensor,
-    config: Configuration,
-) -> None:  # fmt: skip
-    """out [rows, outputs] = x · weightᵀ + bias, with x and x_scales as `quantize_rows` writes them for the weight's
-    groups. Units have at least 32 inputs. Tiles: TILE_M, TILE_N."""
-    rows, inputs = x.shape
+    x: Float8Rows, weight: CodeMatrix, bias: torch.Tensor | None, out: torch.Tensor, config: Configuration
+) -> None:
+    """out [rows, outputs] = x · weightᵀ + bias; x and the weight have the same groups. Units have at least 32 inputs.
+    Tiles: TILE_M, TILE_N."""
+    rows, inputs = x.codes.shape
     tile_m, tile_n = config.tiles["TILE_M"], config.tiles["TILE_N"]
     group = 0 if weight.group >= inputs else weight.group
     _multiply_fp8[(triton.cdiv(rows, tile_m) * triton.cdiv(weight.outputs, tile_n),)](
-        x, x_scales, weight.codes.view(torch.float8_e4m3fn), weight.scale.values, bias, out, rows, inputs,
+        x.codes, x.scales, weight.codes.view(torch.float8_e4m3fn), weight.scale.values, bias, out, rows, inputs,
         weight.outputs, out.stride(0), UNIT=weight.unit, GROUP=group, **config.options,
     )  # fmt: skip
