@@ -91,7 +91,7 @@ def _silu_mul_row(
         largest = tl.maximum(largest, tl.abs(result.to(tl.float32)))
     scale = scale_for(tl.max(largest, 0))
     tl.store(scales + row, scale)
-    tl.debug_barrier()  # other threads may have stored what is loaded now
+    tl.debug_barrier()  # other threads may have stored the numbers that are loaded next
     for first in tl.range(0, INNER, WIDTH):
         column = first + tl.arange(0, WIDTH)
         result = tl.load(out + column, mask=column < INNER, other=0.0).to(tl.float32)
