@@ -12,14 +12,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gguf
 import tiny_files as files
 import torch
+from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
 
 from legato_engine.models.config import from_huggingface
 from legato_engine.weights.expected import expected_shapes
 
 Tensors = dict[str, torch.Tensor]
+FP4 = "mxfp4-pack-quantized"
 FLOAT8, LARGEST = torch.float8_e4m3fn, 448.0
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 UP = "model.layers.1.mlp.up_proj"  # the layer that `put` and `edit` change
@@ -211,6 +214,16 @@ def shuffled(inputs: int, group: int) -> torch.Tensor:
     return (torch.arange(inputs) // group)[torch.randperm(inputs, generator=torch.Generator().manual_seed(5))]
 
 
+def mxfp4(weight: torch.Tensor) -> Stored:
+    """As the gguf library rounds, whose blocks of 32 have other places for codes."""
+    blocks = gguf.quants.quantize(weight.numpy(), Type.MXFP4)
+    values = torch.from_numpy(gguf.quants.dequantize(blocks, Type.MXFP4))
+    exponents, halves = torch.from_numpy(blocks).view(len(weight), -1, 17).split((1, 16), 2)
+    codes = torch.cat((halves & 15, halves >> 4), 2).flatten(1)
+    tensors = {"weight_packed": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": exponents.flatten(1)}
+    return Stored(tensors, values)
+
+
 # ── gptq and awq ──
 
 
@@ -255,9 +268,9 @@ def compressed(
 ) -> dict[str, Any]:
     """A `quantization_config` of compressed-tensors with one group of layers."""
     activations = None
-    if format != "pack-quantized":
+    if format not in ("pack-quantized", FP4):
         activations = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
-    kind = "float" if format == "float-quantized" else "int"
+    kind = "float" if format in ("float-quantized", FP4) else "int"
     given = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": group, "symmetric": True}
     layers = {"targets": ["Linear"], "weights": given | weights, "input_activations": activations}
     return {
@@ -302,6 +315,7 @@ KINDS = {
         compressed("pack-quantized", "group", bits=4, group=128, actorder="group"), packed(4, 128, act_order=True)
     ),
     "pack-quantized W8A16": Kind(compressed("pack-quantized", "group", bits=8, group=128), packed(8, 128)),
+    FP4: Kind(compressed(FP4, "group", bits=4, group=32, scale_dtype="torch.uint8"), mxfp4),
     "gptq": Kind(gptq_config(4, 128), gptq(4, 128)),
     "gptq, asymmetric": Kind(gptq_config(4, 32, sym=False), gptq(4, 32, symmetric=False)),
     "gptq, v2": Kind(

@@ -147,6 +147,8 @@ class GgufFile(Checkpoint):
 
     def grouped(self, name: str) -> Grouped | None:
         kind, packed = Type(self._info(name).type), self.packed(name)
+        if kind is Type.MXFP4:
+            return gguf_blocks.grouped_fp4(self._rows(name))
         return None if packed is None else grouped.from_packed(packed, symmetric=kind is Type.Q4_0)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
@@ -154,9 +156,13 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind not in gguf_blocks.KINDS:
             return None
-        row = gguf_blocks.unpack(kind, torch.zeros(1, _bytes(info) // info.shape[0], dtype=torch.uint8), info.shape[-1])
-        assert row is not None
-        codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
+        zeros = torch.zeros(1, _bytes(info) // info.shape[0], dtype=torch.uint8)
+        if kind is Type.MXFP4:
+            codes = gguf_blocks.grouped_fp4(zeros)
+        else:
+            row = gguf_blocks.unpack(kind, zeros, info.shape[-1])
+            assert row is not None
+            codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
         return GroupedForm(codes.element, codes.group, codes.bits)
 
     def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:

@@ -10,19 +10,28 @@ from dataclasses import dataclass
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from legato_engine.weights import e2m1
+from legato_engine.weights.grouped import Grouped
 from legato_engine.weights.packed import Packed, Scales
+from legato_engine.weights.quantization.formats import FP4_GROUP, Element
 
 Type = GGMLQuantizationType
+_NAN_EXPONENT = 255  # of MXFP4
 Bytes = torch.Tensor
 
 
 def unpack(kind: Type, rows: Bytes, inputs: int) -> Packed | None:
-    """Unpacks rows of a tensor, uint8 [out, bytes]; None if float16 cannot hold a minimum that Q4_0 computes.
+    """Unpacks rows of a tensor, uint8 [out, bytes]; None if float16 cannot hold the minima of Q4_0 or the scales of
+    MXFP4.
 
     Raises ValueError if a scale or minimum of the file is NaN or infinite."""
-    outputs = len(rows)
-    packed = KINDS[kind].unpack(rows.view(-1, GGML_QUANT_SIZES[kind][1])).each(lambda part: part.view(outputs, -1))
+    outputs, blocks = len(rows), rows.view(-1, GGML_QUANT_SIZES[kind][1])
+    if kind is Type.MXFP4 and (blocks[:, 0] == _NAN_EXPONENT).any():
+        raise ValueError("a scale is NaN or infinite")
+    packed = KINDS[kind].unpack(blocks).each(lambda part: part.view(outputs, -1))
     assert packed.codes.shape == (outputs, inputs)
+    if kind is Type.MXFP4 and not torch.equal(packed.scale.floats(), _mxfp4_scales(blocks).view(outputs, -1)):
+        return None
     if not _finite(packed.scale):
         raise ValueError("a scale is NaN or infinite")
     if packed.minimum is None or _finite(packed.minimum):
@@ -106,6 +115,27 @@ def _q6_k(blocks: Bytes) -> Packed:
     return Packed(8, codes.view(torch.int8) - 32, Scales(scale, _halves(blocks, 208)))
 
 
+def _mxfp4_codes(blocks: Bytes) -> Bytes:
+    return _nibbles(blocks[:, 1:], 16)
+
+
+def _mxfp4_scales(blocks: Bytes) -> torch.Tensor:
+    """Half of a block's power of two, float32 [blocks, 1]; 0 if all of the block's numbers are 0."""
+    scales = blocks[:, :1].contiguous().view(torch.float8_e8m0fnu).float() / 2
+    return scales * (_mxfp4_codes(blocks) & 7).any(1, keepdim=True)
+
+
+def _mxfp4(blocks: Bytes) -> Packed:
+    return Packed(8, e2m1.doubled(_mxfp4_codes(blocks)), Scales(_mxfp4_scales(blocks).half()))
+
+
+def grouped_fp4(rows: Bytes) -> Grouped:
+    """Rows of MXFP4, uint8 [out, bytes], with their own codes and scales."""
+    blocks = rows.view(len(rows), -1, GGML_QUANT_SIZES[Type.MXFP4][1])
+    codes = _mxfp4_codes(blocks.flatten(0, 1)).view(len(rows), -1)
+    return Grouped(Element.FLOAT4, codes, FP4_GROUP, Scales(blocks[:, :, 0].contiguous().view(torch.float8_e8m0fnu)))
+
+
 @dataclass(frozen=True, slots=True)
 class BlockType:
     """A quantized type: its function, and the bits per value in memory, including scales."""
@@ -123,4 +153,5 @@ KINDS = {
     Type.Q4_K: BlockType(_q4_k, 4.625),
     Type.Q5_K: BlockType(_q5_k, 8.625),
     Type.Q6_K: BlockType(_q6_k, 8.5625),
+    Type.MXFP4: BlockType(_mxfp4, 8.5),
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from legato_engine.weights import e2m1
 from legato_engine.weights.packed import Packed, Scales, concatenate_scales
 from legato_engine.weights.quantization.formats import Element
 
@@ -29,7 +30,7 @@ class Grouped:
     `zeros` are the zero points by group; without them, all are `zero`. The last group may be smaller."""
 
     element: Element
-    codes: torch.Tensor  # [out, in]: float8, int8, or uint8 0 … 15
+    codes: torch.Tensor  # [out, in]: float8, int8, or uint8 0 … 15, of FP4 the bits
     group: int
     scale: Scales  # [out, groups]
     zero: int = 0
@@ -55,7 +56,8 @@ class Grouped:
 
     def floats(self) -> torch.Tensor:
         """The weights, float32 [out, in]."""
-        values = self.codes.float() - (self.zero if self.zeros is None else self._spread(self.zeros.float()))
+        numbers = e2m1.floats(self.codes) if self.element is Element.FLOAT4 else self.codes.float()
+        values = numbers - (self.zero if self.zeros is None else self._spread(self.zeros.float()))
         values *= self._spread(self.scale.floats())
         if self.minimum is not None:
             values += self._spread(self.minimum.floats())

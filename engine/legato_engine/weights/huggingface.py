@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
+from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat, WrongShape
 from legato_engine.models import config as configs
 from legato_engine.models import keys
+from legato_engine.weights import fused_experts
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.fused_experts import ExpertPart
 from legato_engine.weights.quantization import config as quantizations
 from legato_protocol.model_files import lfs_pointer
 
@@ -53,6 +55,8 @@ class HuggingFaceFolder(Checkpoint):
         self._stored = {name: _Stored(name, shard) for name, shard in stored.items()}
         if self._multimodal:
             self._stored = {own: each for name, each in self._stored.items() if (own := text_name(name)) is not None}
+        if self.config.architecture in fused_experts.ARCHITECTURES:
+            self._split_experts()
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
         for name, file in where.items():
             if name not in held[file]:
@@ -68,12 +72,21 @@ class HuggingFaceFolder(Checkpoint):
         return frozenset(self._stored)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._at(name).slice().get_shape())
+        stored = self._at(name)
+        shape = tuple(stored.slice().get_shape())
+        return shape if stored.part is None else stored.part.shape(shape)
 
     def tensor(self, name: str) -> torch.Tensor:
         stored = self._at(name)
+        if stored.part is not None:
+            return stored.part.of(self.entry(name, stored.part.expert))
         tensor: torch.Tensor = stored.shard.get_tensor(stored.name)
         return tensor
+
+    def entry(self, name: str, index: int) -> torch.Tensor:
+        """The tensor's part at `index` of its first axis in the file, without reading the others."""
+        part: torch.Tensor = self._at(name).slice()[index]
+        return part
 
     def dtype(self, name: str) -> str:
         """The type as safetensors names it, such as `BF16`. Raises MissingTensor."""
@@ -92,6 +105,14 @@ class HuggingFaceFolder(Checkpoint):
             allowed = ", ".join(DTYPES)
             raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
 
+    def _split_experts(self) -> None:
+        """Replaces tensors of all experts by the weights and biases of each. Raises WrongShape."""
+        for name in [name for name in self._stored if fused_experts.is_fused(name)]:
+            stored, axes = self._stored.pop(name), 2 if name.endswith("_bias") else 3
+            if len(shape := stored.slice().get_shape()) != axes:
+                raise WrongShape(f"{self.path}: tensor {name} has shape {list(shape)}; {axes} dimensions are needed")
+            self._stored |= {own: stored._replace(part=part) for own, part in fused_experts.parts(name, shape[0])}
+
     def _at(self, name: str) -> "_Stored":
         if name not in self._stored:
             raise MissingTensor(f"{self.path}: tensor {name} is missing")
@@ -99,10 +120,11 @@ class HuggingFaceFolder(Checkpoint):
 
 
 class _Stored(NamedTuple):
-    """A tensor's name in its file."""
+    """A tensor's name in its file, and the part of that tensor, if it is not the whole."""
 
     name: str
     shard: Any
+    part: ExpertPart | None = None
 
     def slice(self) -> Any:
         return self.shard.get_slice(self.name)

@@ -10,7 +10,8 @@ Join = Callable[[list[torch.Tensor]], torch.Tensor]
 
 @dataclass(frozen=True)
 class Scales:
-    """Scales or minima of groups of inputs, `[out, groups]`: float16, or int8 times a float16 factor per 256 inputs."""
+    """Scales or minima of groups of inputs, `[out, groups]`: float16, or int8 times a float16 factor per 256 inputs.
+    `Grouped` has scales of any floating-point dtype, also e8m0."""
 
     values: torch.Tensor  # float16 or int8 [out, groups]
     factors: torch.Tensor | None = None  # float16 [out, in/256]

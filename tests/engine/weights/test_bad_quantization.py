@@ -22,7 +22,7 @@ def group(**changes: Any) -> dict[str, Any]:
 
 W4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 REFUSED = [
-    ("gptq", {"quant_method": "bitsandbytes"}, "'bitsandbytes' is not supported; supported: fp8, modelopt, compressed"),
+    ("gptq", {"quant_method": "bitsandbytes"}, "'bitsandbytes' is not supported; supported: fp8, modelopt, mxfp4"),
     ("gptq", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo is 'NVFP4'; supported: 'FP8', 'FP8_PER"),
     ("gptq", {"quant_method": None}, "None is not supported; supported: fp8"),
     ("gptq", {"bits": 3}, "bits is 3; supported: 4, 8"),
@@ -43,6 +43,8 @@ REFUSED = [
     ("pack-quantized W4A16", group(weights=W4 | {"dynamic": True}), "dynamic is True; supported: False"),
     ("pack-quantized W4A16", group(weights=W4, input_activations={"num_bits": 4}), "num_bits is 4; supported: 8"),
     ("pack-quantized W4A16", group(weights=None), "weights is missing"),
+    (folders.FP4, group(weights=W4), "type is 'int'; supported: 'float'"),
+    (folders.FP4, group(weights=W4 | {"type": "float", "group_size": 16}), "group_size is 16; supported: 32"),
 ]
 
 
@@ -103,6 +105,7 @@ BAD_TENSORS = [
     ("fp8, blocks", put("weight_scale_inv", torch.ones(4, 4)), errors.WrongShape, r"\[4, 4\].*requires \[4, 2\]"),
     ("int-quantized", put("weight_scale", torch.ones(7)), errors.WrongShape, r"\[7\].*requires \[512, 1\] or \[512\]"),
     ("gptq", put("scales", torch.ones(512, 2)), errors.WrongShape, r"\[512, 2\].*requires \[2, 512\]"),
+    (folders.FP4, put("weight_scale", torch.ones(512, 4).byte()), errors.WrongShape, r"requires \[512, 8\]"),
     ("gptq", put("g_idx", torch.zeros(5).int()), errors.WrongShape, r"\[5\].*requires \[256\]"),
     ("awq", put("qzeros", torch.zeros(2, 512).int()), errors.WrongShape, r"\[2, 512\].*requires \[2, 64\]"),
     ("pack-quantized W4A16", put("weight_shape", torch.tensor([512, 255])), errors.WrongShape, r"is \[512, 255\]"),
@@ -135,6 +138,7 @@ BAD_SCALES = [
     ("gptq", edit("scales", INF, 9), "scales: a scale is inf; finite ones are needed"),
     ("awq", edit("scales", NAN, 9), "scales: a scale is nan"),
     ("pack-quantized W4A16, bfloat16", edit("weight_scale", INF), "weight_scale: a scale is inf"),
+    (folders.FP4, edit("weight_scale", 255, 9), "weight_scale: a scale is NaN; finite ones are needed"),
     ("gptq, act order", edit("g_idx", 2, 7), r"up_proj\.g_idx: a group is 2; 0 … 1 are allowed"),
     ("pack-quantized W4A16, act order", edit("weight_g_idx", -1, 7), r"weight_g_idx: a group is -1; 0 … 1 are"),
 ]

@@ -21,6 +21,7 @@ KEPT = {  # bits per value of codes that CPU kernels take; the others are dequan
     "pack-quantized W4A16, asymmetric": EIGHT_BITS,
     "pack-quantized W4A16, channel": FOUR_BITS,
     "pack-quantized W8A16": EIGHT_BITS,
+    "mxfp4-pack-quantized": EIGHT_BITS,
     "gptq": FOUR_BITS,
     "gptq, asymmetric": EIGHT_BITS,
     "gptq, v2": EIGHT_BITS,

@@ -20,7 +20,8 @@ from legato_engine import errors
 from legato_engine.models.config import from_huggingface
 from legato_engine.weights.opening import open_weights
 
-QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+KEPT_BY_GPUS = {"Q4_0": 4.5, "MXFP4": 4.25}  # bits, if they differ from those that CPUs keep
 SUPPORTED = ["F32", "F16", "BF16", *QUANTIZED]
 QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
 Tensors = dict[str, tuple[np.ndarray, Type]]
@@ -60,32 +61,36 @@ def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
         assert grouped is not None
         assert grouped_form is not None
         assert torch.equal(grouped.floats(), checkpoint.tensor(name))
-        assert (grouped_form.group, grouped_form.bits) == (packed.group, grouped.bits)
-        assert grouped.bits == (4.5 if kind == "Q4_0" else checkpoint.packed_bits(name))
+        assert (grouped_form.element, grouped_form.group) == (grouped.element, packed.group)
+        assert grouped_form.bits == grouped.bits == KEPT_BY_GPUS.get(kind, checkpoint.packed_bits(name))
     norm = "model.norm.weight"
     assert (checkpoint.packed(norm), checkpoint.packed_bits(norm)) == (None, None)
 
 
-def test_a_minimum_beyond_float16_is_no_code(tmp_path: Path) -> None:
-    """Q4_0 has none: it is -8 times the scale."""
-    tensors = files.tiny(Type.Q4_0)
-    down = tensors["blk.0.ffn_down.weight"][0].copy()
-    down.reshape(-1, 18)[3, :2] = np.array([9000], np.float16).view(np.uint8)
-    tensors["blk.0.ffn_down.weight"] = down, Type.Q4_0
-    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+def test_numbers_beyond_float16_are_no_codes(tmp_path: Path) -> None:
+    """Q4_0 has none: it is -8 times the scale. Nor are scales of MXFP4, unless all of their numbers are 0."""
     name = "model.layers.0.mlp.down_proj.weight"
-    assert checkpoint.packed(name) is None
-    expected = torch.from_numpy(dequantize(down, Type.Q4_0).copy())
-    assert torch.equal(checkpoint.tensor(name), expected.view(checkpoint.shape(name)))
+    for kind, first, filled in ((Type.Q4_0, [0x65, 0x70], True), (Type.MXFP4, [103], True), (Type.MXFP4, [3], False)):
+        tensors = files.tiny(kind)
+        down = tensors["blk.0.ffn_down.weight"][0].copy()
+        block = down.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])[3]
+        block[: len(first)], block[len(first) :] = first, block[len(first) :] if filled else 0x80
+        tensors["blk.0.ffn_down.weight"] = down, kind
+        checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+        assert (checkpoint.packed(name) is None) == filled
+        expected = torch.from_numpy(dequantize(down, kind).copy())
+        assert torch.equal(checkpoint.tensor(name), expected.view(checkpoint.shape(name)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "byte", "part"), [("Q8_0", 0, "scale"), ("Q4_1", 2, "minimum"), ("Q5_K", 2, "minimum")]
+    ("kind", "byte", "part"),
+    [("Q8_0", 0, "scale"), ("Q4_1", 2, "minimum"), ("Q5_K", 2, "minimum"), ("MXFP4", 0, "scale")],
 )
 def test_a_gguf_scale_that_is_not_finite_is_refused(tmp_path: Path, kind: str, byte: int, part: str) -> None:
     tensors = files.tiny(Type[kind]).copy()
     down = tensors["blk.0.ffn_down.weight"][0].copy()
-    down.view(np.uint8).reshape(-1)[byte : byte + 2] = np.array([np.nan], np.float16).view(np.uint8)
+    nan = 0xFF if kind == "MXFP4" else np.array([np.nan], np.float16).view(np.uint8)
+    down.view(np.uint8).reshape(-1)[byte : byte + 2] = nan
     tensors["blk.0.ffn_down.weight"] = down, Type[kind]
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
     for read in (checkpoint.packed, checkpoint.tensor):

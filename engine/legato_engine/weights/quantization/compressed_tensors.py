@@ -6,6 +6,7 @@ from legato_engine.errors import CorruptModel, UnsupportedFormat
 from legato_engine.weights.quantization.fields import Fields
 from legato_engine.weights.quantization.formats import (
     CHANNEL,
+    FP4_GROUP,
     INTEGERS,
     TENSOR,
     Activations,
@@ -20,7 +21,8 @@ from legato_engine.weights.quantization.formats import (
 
 METHOD = "compressed-tensors"
 _NAIVE = "naive-quantized"  # an older name of float-quantized and int-quantized
-_FORMATS = ("float-quantized", "int-quantized", "pack-quantized", _NAIVE)
+_FP4 = "mxfp4-pack-quantized"
+_FORMATS = ("float-quantized", "int-quantized", "pack-quantized", _FP4, _NAIVE)
 _MIXED = "mixed-precision"  # each group names its format
 _BLOCK = 128
 
@@ -70,6 +72,12 @@ def _format(part: Fields, fields: Fields) -> tuple[str, Format]:
         weights.choice("num_bits", (8,))
         weights.choice("symmetric", (True,), default=True)
         return name, Format(Layout.DENSE, Element.FLOAT8, (tile,), activations=activations)
+    if name == _FP4:
+        weights.choice("type", ("float",))
+        weights.choice("num_bits", (4,))
+        weights.choice("symmetric", (True,), default=True)
+        weights.choice("group_size", (FP4_GROUP,))
+        return name, Format(Layout.FP4_PACKED, Element.FLOAT4, (tile,), activations=activations)
     weights.choice("type", ("int",), "int")
     packed = name == "pack-quantized"
     element = INTEGERS[weights.choice("num_bits", tuple(INTEGERS) if packed else (8,))]

@@ -15,6 +15,7 @@ _EARLY_MODELOPT = "hf_quant_config.json"
 _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "fp8": methods.fp8,
     "modelopt": methods.modelopt,
+    "mxfp4": methods.mxfp4,
     compressed_tensors.METHOD: compressed_tensors.read,
     "gptq": methods.gptq,
     "awq": methods.awq,

@@ -6,10 +6,11 @@ from collections.abc import Set as AbstractSet
 from legato_engine.errors import CorruptModel
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.huggingface import DTYPES, HuggingFaceFolder
+from legato_engine.weights.quantization import expert_blocks
 from legato_engine.weights.quantization.checkpoint import QuantizedCheckpoint
-from legato_engine.weights.quantization.formats import Quantization
+from legato_engine.weights.quantization.formats import Layout, Quantization
 from legato_engine.weights.quantization.layouts import CLASSES
-from legato_engine.weights.quantization.weight import StoredWeight
+from legato_engine.weights.quantization.weight import QuantizedWeight, StoredWeight
 
 _CODES = ("qweight", "weight_packed")  # tensors with these names always hold codes
 # Scales of activations: never read, because kernels compute scales of their own.
@@ -19,10 +20,16 @@ _UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale"
 def read(folder: HuggingFaceFolder, quantization: Quantization) -> QuantizedCheckpoint:
     """`folder` as a checkpoint. Reads headers only. Raises ModelError."""
     modules = (_module(folder, name) for name in sorted(folder.names()))
-    weights = {f"{module}.weight": _weight(folder, module, quantization) for module in modules if module is not None}
+    stored = {f"{module}.weight": _weight(folder, module, quantization) for module in modules if module is not None}
     parts = {
-        f"{name.removesuffix('.weight')}.{suffix}" for name, weight in weights.items() for suffix in weight.suffixes
+        f"{name.removesuffix('.weight')}.{suffix}" for name, weight in stored.items() for suffix in weight.suffixes
     }
+    weights: dict[str, QuantizedWeight] = {**stored}
+    for module in expert_blocks.modules(folder):
+        given = quantization.format_of(*folder.layer_names(module))
+        if given is not None and given.layout is Layout.EXPERT_BLOCKS:
+            weights |= expert_blocks.weights(folder, module, given)
+            parts |= {f"{module}{suffix}" for suffix in (expert_blocks.BLOCKS, expert_blocks.SCALES)}
     floats = {name for name in folder.names() - parts if name.rpartition(".")[2] not in _UNUSED}
     floats -= _empty_biases(folder, weights.keys(), floats)
     for name in floats:

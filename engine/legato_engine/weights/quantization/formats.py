@@ -10,6 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 EVERY = "re:"  # a target that matches all layers
+FP4_GROUP = 32  # inputs that share a scale in MXFP4
 
 
 class Element(Enum):
@@ -18,10 +19,11 @@ class Element(Enum):
     FLOAT8 = "FP8"
     INT8 = "8-bit integers"
     INT4 = "4-bit integers"
+    FLOAT4 = "FP4"  # e2m1
 
     @property
     def bits(self) -> int:
-        return 4 if self is Element.INT4 else 8
+        return 4 if self in (Element.INT4, Element.FLOAT4) else 8
 
 
 INTEGERS = {4: Element.INT4, 8: Element.INT8}
@@ -35,6 +37,8 @@ class Layout(Enum):
     GPTQ = "gptq"  # stores zero points minus 1
     GPTQ_V2 = "gptq_v2"
     AWQ = "awq"
+    FP4_PACKED = "mxfp4-pack-quantized"
+    EXPERT_BLOCKS = "mxfp4"  # all experts of a layer in one tensor
 
 
 class Activations(Enum):

@@ -8,6 +8,7 @@ import torch
 from legato_engine.errors import WrongShape
 from legato_engine.weights.huggingface import DTYPES as FLOATS
 from legato_engine.weights.quantization.formats import Element, Layout, Tile
+from legato_engine.weights.quantization.fp4 import PackedFp4
 from legato_engine.weights.quantization.packing import unpack, unpack_awq
 from legato_engine.weights.quantization.weight import Shape, StoredWeight
 
@@ -166,6 +167,7 @@ CLASSES: dict[Layout, type[StoredWeight]] = {
     Layout.GPTQ: Gptq,
     Layout.GPTQ_V2: Gptq,
     Layout.AWQ: Awq,
+    Layout.FP4_PACKED: PackedFp4,
 }
 
 

@@ -1,4 +1,4 @@
-"""Methods of `quantization_config` whose layers have one format: fp8, modelopt, gptq and awq.
+"""Methods of `quantization_config` whose layers have one format: fp8, modelopt, mxfp4, gptq and awq.
 
 Keys as transformers, AutoFP8, Model Optimizer, GPTQModel and AutoAWQ write them. The lists of layers that are not
 quantized (`modules_to_not_convert`, `ignored_layers`, `lm_head`) are not read, because each tool matches names in its
@@ -10,6 +10,7 @@ from legato_engine.weights.quantization.fields import Fields
 from legato_engine.weights.quantization.formats import (
     CHANNEL,
     EVERY,
+    FP4_GROUP,
     INTEGERS,
     TENSOR,
     Activations,
@@ -52,6 +53,12 @@ def _block(size: object, where: str) -> Tile:
         if type(outputs) is int and type(inputs) is int and outputs > 0 and inputs > 0:
             return Tile(outputs, inputs)
     raise CorruptModel(f"{where}: weight_block_size is {size!r}; two whole numbers above 0 are needed")
+
+
+def mxfp4(fields: Fields) -> Quantization:
+    """Experts of gpt-oss; no other layer is quantized."""
+    given = Format(Layout.EXPERT_BLOCKS, Element.FLOAT4, (group(FP4_GROUP),))
+    return Quantization("mxfp4", (LayerRule(EVERY, given),))
 
 
 def gptq(fields: Fields) -> Quantization:

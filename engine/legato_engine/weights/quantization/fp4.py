@@ -1,0 +1,97 @@
+"""MXFP4 (OCP Microscaling Formats 1.0): E2M1 codes, of which 32 neighbouring inputs share a power of two (E8M0).
+
+A weight is 2^(exponent - 127) times one of 0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6. CPUs take codes of 8 bits, which are
+these numbers doubled, with half the scale.
+"""
+
+from abc import abstractmethod
+from functools import cached_property
+
+import torch
+
+from legato_engine.errors import CorruptModel
+from legato_engine.weights.e2m1 import doubled
+from legato_engine.weights.grouped import Grouped, GroupedForm
+from legato_engine.weights.packed import Scales
+from legato_engine.weights.quantization.formats import FP4_GROUP as GROUP
+from legato_engine.weights.quantization.formats import Element, Tile
+from legato_engine.weights.quantization.packing import unpack
+from legato_engine.weights.quantization.weight import QuantizedWeight, StoredWeight
+
+_NAN = 255  # the exponent that stands for NaN
+
+
+class Fp4Weight(QuantizedWeight):
+    """A weight in MXFP4. Subclasses read its two tensors; `_stored` are two codes in a byte, the lower half first:
+    uint8 [out, in / 2]."""
+
+    @abstractmethod
+    def _exponents(self) -> torch.Tensor:
+        """uint8 [out, in / GROUP], not checked."""
+
+    @abstractmethod
+    def _name(self, suffix: str | None = None) -> str:
+        """As in `QuantizedWeight`; the suffix of scales is "scale"."""
+
+    def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        return doubled(unpack(stored[first:last], 4))
+
+    def _zeros(self) -> None:
+        """Codes are symmetric."""
+
+    def _scales(self) -> torch.Tensor:
+        """Halves of the scales; 0 for groups without another number, so that any exponent of theirs is exact."""
+        scales = self._checked().view(torch.float8_e8m0fnu).float() / 2
+        inexact = scales.half().float() != scales
+        if inexact.any():
+            unused = self._codes(self._stored(), 0, self.shape[0]).view(*scales.shape, GROUP).any(2).logical_not()
+            scales[inexact & unused] = 0
+        return scales
+
+    def _checked(self) -> torch.Tensor:
+        """Exponents. Raises CorruptModel if one stands for NaN, or if all are 0."""
+        exponents = self._exponents()
+        if (exponents == _NAN).any():
+            raise CorruptModel(f"{self._name('scale')}: a scale is NaN; finite ones are needed")
+        if not exponents.any():
+            raise CorruptModel(f"{self._name('scale')}: all scales are 2^-127; the file may be incomplete")
+        return exponents
+
+    @cached_property
+    def packed_bits(self) -> float | None:
+        """Bits per value of `packed`; None if float16 cannot hold the scales. Reads scales; codes only if some of them
+        do not fit. Raises CorruptModel."""
+        scales = self._scales()
+        return 8.5 if torch.equal(scales.half().float(), scales) else None
+
+    def grouped(self) -> Grouped:
+        codes = unpack(self._stored(), 4).contiguous()
+        scales = Scales(self._checked().contiguous().view(torch.float8_e8m0fnu))
+        return Grouped(Element.FLOAT4, codes, GROUP, scales)
+
+    @cached_property
+    def grouped_form(self) -> GroupedForm:
+        self._checked()
+        return GroupedForm(Element.FLOAT4, GROUP, 4 + 8 / GROUP)
+
+
+class PackedFp4(Fp4Weight, StoredWeight):
+    """A layer of compressed-tensors."""
+
+    suffixes = ("weight_packed", "weight_scale")
+
+    def _shape(self) -> tuple[int, int]:
+        outputs, octets = self._matrix("U8")
+        return outputs, 2 * octets
+
+    def _check_scales(self) -> Tile:
+        (tile,), (outputs, inputs) = self._format.tiles, self.shape
+        self._check_groups(tile, inputs)
+        self._check("weight_scale", ("U8", "F8_E8M0"), ((outputs, inputs // GROUP),))
+        return tile
+
+    def _exponents(self) -> torch.Tensor:
+        return self._read("weight_scale").view(torch.uint8)
+
+    def _name(self, suffix: str | None = None) -> str:
+        return StoredWeight._name(self, "weight_scale" if suffix else None)
