@@ -123,6 +123,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4000, help="a multiple of 500 (default: %(default)s)")
     parser.add_argument("--only", default="", help="formats whose name contains this text (default: all)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--gguf",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="the same model in other types, as llama.cpp's `llama-quantize --allow-requantize` writes it",
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     path = model.resolve("builtin:smollm2-135m-instruct", print)
@@ -138,6 +145,10 @@ def main() -> None:
             off = oracle.load(checkpoint)
             logprobs = oracle.logprobs(pieces, case.inputs, case.attention)
             show(name, case.bits or held_bits(checkpoint), off, logprobs, truth)
+    for file in args.gguf:
+        checkpoint = open_weights(file)
+        off = oracle.load(checkpoint)
+        show(f"GGUF {file.stem} by llama.cpp", held_bits(checkpoint), off, oracle.logprobs(pieces, None), truth)
 
 
 class Oracle:
