@@ -30,7 +30,10 @@ TARGETS = {
     "scheduler": Mutated(("legato_engine/scheduler/*",), ("tests/engine/scheduler",)),
     "kvcache": Mutated(("legato_engine/kvcache/*",), ("tests/engine/kvcache", "tests/engine/scheduler")),
     "transfer": Mutated(
-        tuple(f"legato_engine/transfer/{place}" for place in ("*.py", "blocks/*", "connections/*", "session/*")),
+        tuple(
+            f"legato_engine/transfer/{place}"  # a star stands for folders, too
+            for place in ("agent.py", "choice.py", "link.py", "blocks/*", "connections/*", "session/*")
+        ),
         (
             "tests/engine/transfer",
             "tests/engine/core/test_handoff_link.py",

@@ -59,6 +59,7 @@ async def test_what_is_refused_has_its_status(gateway):
     assert [(entry.path, entry.status) for entry in gateway.entries] == expected
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(("policy", "status"), [(StreamPolicy(keep_alive=0.001), 200), (StreamPolicy(), 503)])
 async def test_a_refused_request_has_its_drop_reason_also_if_its_stream_had_begun(make, policy, status):
     gateway = make(policy)
