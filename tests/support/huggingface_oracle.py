@@ -2,9 +2,11 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tiny_families import raw_of
 
 from legato_engine.kernels.reference import float8
@@ -38,15 +40,28 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = 
     kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
     theirs = AutoConfig.for_model(kind, **given if raw else sizes(config) | given)
     theirs._attn_implementation = SDPA_E4M3 if e4m3 else "sdpa"
+    state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
+    if config.experts is not None:
+        return _from_files(theirs, state)
     with torch.device("cpu" if raw else "meta"):  # meta: no time for random weights, which are all replaced
         model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
-    state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     assert not unexpected
     assert set(missing) <= {"lm_head.weight"}
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(config=theirs)  # its numbers are in no file
     return model
+
+
+def _from_files(config: Any, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """The model from files: transformers fuses experts when it reads them."""
+    from transformers import AutoModelForCausalLM
+
+    with TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, f"{folder}/model.safetensors")
+        attention = config._attn_implementation
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
 
 
 def sizes(config: ModelConfig) -> dict[str, object]:

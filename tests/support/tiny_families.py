@@ -24,6 +24,10 @@ _GEMMA = _SIZES | {
     "sliding_window_pattern": 2, "query_pre_attn_scalar": 20, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 }  # fmt: skip
 _SMOLLM3 = _SIZES | {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 3}
+_QWEN3_MOE = _SIZES | {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 64,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "phi 3": _PHI | {"sliding_window": 48},
     "phi 4 mini": _PHI_MINI | {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096},
@@ -35,6 +39,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": True,
     },
     "olmo 2": _SIZES | {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500000},
+    "qwen 3 moe": _QWEN3_MOE | {"norm_topk_prob": True},
+    "qwen 3 moe, dense layers": _QWEN3_MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1]},
+    "mixtral": _SIZES
+    | {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+        "num_experts_per_tok": 2, "sliding_window": 48,
+    },
+    "qwen 2 moe": _SIZES
+    | {
+        "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+    },
+    "olmoe": _SIZES
+    | {
+        "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 2,
+        "head_dim": 16,
+    },
     "smollm 3": _SMOLLM3 | {"no_rope_layers": [1, 0, 1]},
     "smollm 3, windows": _SMOLLM3
     | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 48},

@@ -15,6 +15,9 @@ from legato_engine.weights.expected import expected_shapes
 
 HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, LAYERS = 256, 4, 2, 512, 64, 2
 HEAD = HIDDEN // HEADS
+EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 128,
+}  # fmt: skip
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": HIDDEN,
@@ -28,6 +31,7 @@ CONFIG = {
     "rope_theta": 5000.0,
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
+    **EXPERTS,
 }
 LAYER = {
     "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q": (HIDDEN, HIDDEN), "attn_k": (KV_HEADS * HEAD, HIDDEN),

@@ -13,7 +13,7 @@ To add an instruction set:
 4. Increment `runner.runner.NUMERICS` only if an existing path computes other KV than before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -24,7 +24,6 @@ import numpy as np
 from legato_engine.kernels.tags import AVX2, KV_BFLOAT16, KV_BFLOAT16_PAIRS, KV_FLOAT8, KV_FLOAT32, VNNI, Tag
 from legato_engine.processor import INSTRUCTION_SETS, Processor
 
-_SIZES = ("hidden_size", "intermediate_size", "head_dim")
 _SIZE_MULTIPLE = 32
 FLOAT8 = "float8_e4m3fn"  # of KV; e4m3 with a scale for each layer and KV head
 _GROUP = 32  # inputs that share a scale, for products of bytes
@@ -62,7 +61,7 @@ class ModelSizes(Protocol):
     @property
     def hidden_size(self) -> int: ...
     @property
-    def intermediate_size(self) -> int: ...
+    def inner_sizes(self) -> Mapping[str, int]: ...
     @property
     def head_dim(self) -> int: ...
 
@@ -135,9 +134,10 @@ class Path:
         """The first size that is not a multiple of what the kernels take, in words; None if all are."""
         if block_size % self.block_multiple:
             return f"blocks of {block_size} tokens are not a multiple of {self.block_multiple}"
-        for name in _SIZES:
-            if getattr(sizes, name) % _SIZE_MULTIPLE:
-                return f"{name} {getattr(sizes, name)} is not a multiple of {_SIZE_MULTIPLE}"
+        given = {"hidden_size": sizes.hidden_size, **sizes.inner_sizes, "head_dim": sizes.head_dim}
+        for name, size in given.items():
+            if size % _SIZE_MULTIPLE:
+                return f"{name} {size} is not a multiple of {_SIZE_MULTIPLE}"
         return None
 
     def __str__(self) -> str:

@@ -31,6 +31,17 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": Architecture(
         "legato_engine.models.qwen3", "Qwen3", "Qwen3 without experts", ("Qwen/Qwen3-32B",), "qwen3", "Hermes"
     ),
+    "Qwen3MoeForCausalLM": Architecture(
+        "legato_engine.models.qwen3", "Qwen3", "Qwen3 with experts, Qwen3-Coder",
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-Coder-30B-A3B-Instruct"), "qwen3moe", "Hermes",
+    ),
+    "Qwen2MoeForCausalLM": Architecture(
+        "legato_engine.models.qwen2", "Qwen2", "Qwen1.5-MoE, Qwen2 with experts",
+        ("Qwen/Qwen1.5-MoE-A2.7B-Chat",), "qwen2moe",
+    ),
+    "MixtralForCausalLM": Architecture(
+        *_LLAMA, "Mixtral", ("mistralai/Mixtral-8x7B-Instruct-v0.1",), "llama", "Mistral"
+    ),
     "Phi3ForCausalLM": Architecture(
         "legato_engine.models.phi3", "Phi3", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
         ("microsoft/phi-4", "microsoft/Phi-4-mini-instruct"), "phi3", "Phi4Mini",
@@ -44,6 +55,9 @@ ARCHITECTURES = {
     ),
     "Olmo2ForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
+    ),
+    "OlmoeForCausalLM": Architecture(
+        "legato_engine.models.olmo2", "Olmoe", "OLMoE", ("allenai/OLMoE-1B-7B-0924-Instruct",), "olmoe"
     ),
     "SmolLM3ForCausalLM": Architecture(
         *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"

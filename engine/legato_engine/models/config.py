@@ -7,8 +7,9 @@ from typing import Any
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.layers.rotation import Rotation
-from legato_engine.models import keys, rope
+from legato_engine.models import experts, keys, rope
 from legato_engine.models.architectures import ARCHITECTURES
+from legato_engine.models.experts import ExpertsConfig
 from legato_engine.models.fields import flag, kinds, number, size
 
 _GEMMA = "Gemma3ForCausalLM"
@@ -54,6 +55,7 @@ class ModelConfig:
     residual_multiplier: float = 1.0  # of the outputs that a block adds to the residual stream
     logits_multiplier: float = 1.0
     norm_offset: float = 0.0  # added to weights of norms
+    experts: ExpertsConfig | None = None  # None: all layers have an MLP
 
     def window(self, layer: int) -> int | None:
         """Number of positions that a position of this layer attends to, including itself; None: all before it."""
@@ -68,6 +70,17 @@ class ModelConfig:
             theta, scaling = self.local_rope_theta, None
         multiplier = 1.0 if self.attention_scale is None else sqrt(self.attention_scale * sqrt(self.head_dim))
         return Rotation(self.rotary_dim, theta, scaling, multiplier)
+
+    @property
+    def inner_sizes(self) -> Mapping[str, int]:
+        """Sizes between the projections of MLPs and experts, by their names in errors."""
+        sizes = {"intermediate_size": self.intermediate_size}
+        if self.experts is None:
+            return sizes
+        experts = {"intermediate size of experts": self.experts.inner}
+        if self.experts.shared_inner is not None:
+            experts["intermediate size of shared experts"] = self.experts.shared_inner
+        return experts | sizes if self.experts.dense_layers else experts
 
     @property
     def rotary_dim(self) -> int:
@@ -128,6 +141,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             residual_multiplier=number(raw, "residual_multiplier", source, 1.0),
             logits_multiplier=1 / number(raw, "logits_scaling", source, 1.0),
             norm_offset=1.0 if gemma else 0.0,
+            experts=experts.from_huggingface(raw, architecture, layers, source),
         ),
         source,
     )
@@ -152,11 +166,13 @@ def full_attention(
     raw: Mapping[str, Any], layers: int, unrotated: tuple[int, ...], window: int | None, source: str
 ) -> tuple[int, ...]:
     """Layers without a window: those that `layer_types` names, or the first `max_window_layers` (Qwen), every
-    `sliding_window_pattern`-th (Gemma), or all layers with a rotary embedding (SmolLM3)."""
+    `sliding_window_pattern`-th (Gemma; Qwen2-MoE, of the first `max_window_layers`), or all layers with a rotary
+    embedding (SmolLM3)."""
     types = kinds(raw, "layer_types", layers, source, "full_attention", "sliding_attention")
-    if types is None and "sliding_window_pattern" in raw:
-        pattern = size(raw, "sliding_window_pattern", source)
-        types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
+    if types is None and "sliding_window_pattern" in raw and flag(raw, "use_sliding_window", source, True):
+        pattern, most = size(raw, "sliding_window_pattern", source), size(raw, "max_window_layers", source, layers)
+        local = [bool((layer + 1) % pattern) and layer < most for layer in range(layers)]
+        types = ["sliding_attention" if each else "full_attention" for each in local]
     if types is not None and window is None and "sliding_attention" in types:
         raise UnsupportedModel(f"{source}: layers have sliding_attention, but no window is set (sliding_window)")
     if window is None:

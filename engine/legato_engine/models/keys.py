@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from legato_engine.errors import UnsupportedModel
+from legato_engine.models import experts
 from legato_engine.models.fields import mapping
 
 
@@ -53,6 +54,28 @@ KEYS = {
     "Gemma3ForCausalLM": Keys("gemma3_text", _GEMMA, _GEMMA_DEFAULTS, _GEMMA_ONLY),
     "GraniteForCausalLM": Keys(
         "granite", frozenset({"attention_bias", "mlp_bias", *_MULTIPLIERS}), {"attention_multiplier": 1.0}
+    ),
+    "MixtralForCausalLM": Keys(
+        "mixtral",
+        experts.KEYS["MixtralForCausalLM"] | {"sliding_window"},
+        {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    ),
+    "Qwen3MoeForCausalLM": Keys(
+        "qwen3_moe",
+        experts.KEYS["Qwen3MoeForCausalLM"] | {"use_sliding_window", "sliding_window", "attention_bias"},
+        {"sliding_window": 4096, "use_sliding_window": False, "num_key_value_heads": 4},
+    ),
+    "Qwen2MoeForCausalLM": Keys(
+        "qwen2_moe",
+        experts.KEYS["Qwen2MoeForCausalLM"] | _QWEN_WINDOWS,
+        _QWEN | {"num_key_value_heads": 16, "sliding_window_pattern": 2},
+        {"hidden_act": ("silu",), "qkv_bias": (True,)},
+    ),
+    "OlmoeForCausalLM": Keys(
+        "olmoe",
+        experts.KEYS["OlmoeForCausalLM"] | {"attention_bias"},
+        {"rms_norm_eps": 1e-5},
+        {"hidden_act": ("silu",), "clip_qkv": (None,)},
     ),
     "Olmo2ForCausalLM": Keys("olmo2", frozenset({"attention_bias"}), {"rms_norm_eps": 1e-5}),
     "SmolLM3ForCausalLM": Keys(

@@ -1,14 +1,14 @@
 """Llama: SmolLM2, Llama 2 and 3. Pre-norm blocks of grouped-query attention and a gated MLP.
 
-The config makes it Mistral (a window), Granite 3 (multipliers) or SmolLM3 (layers without a rotary embedding). Families
-that differ in other details derive from it.
+The config makes it Mistral (a window), Mixtral (experts), Granite 3 (multipliers) or SmolLM3 (layers without a rotary
+embedding). Families that differ in other details derive from it.
 """
 
 from typing import ClassVar
 
 import torch
 
-from legato_engine.layers.interface import AttentionShape, Hidden, Layers, Step
+from legato_engine.layers.interface import AttentionShape, Experts, Hidden, Layers, Step
 from legato_engine.models.config import ModelConfig
 
 
@@ -65,7 +65,7 @@ class Block:
         self._attention_norm = layers.norm(f"{name}.input_layernorm", hidden)
         self._attention = SelfAttention(model, layers, index)
         self._mlp_norm = layers.norm(f"{name}.post_attention_layernorm", hidden)
-        self._mlp = Mlp(model, layers, index)
+        self._mlp = model.mlp(layers, index)
 
     def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
         """`x` is the previous block's output, not yet added to the residual stream; returns this block's output."""
@@ -96,6 +96,13 @@ class Llama:
         for block in self._blocks:
             x = block(step, x, residual)
         return self._head(step, x, residual)
+
+    def mlp(self, layers: Layers, index: int) -> Mlp | Experts:
+        """The MLP of a layer, or its mixture of experts."""
+        config, experts = self.config, self.config.experts
+        if experts is None or index in experts.dense_layers:
+            return Mlp(self, layers, index)
+        return layers.experts(experts.shape(config.architecture, config.hidden_size, index))
 
     def qkv_bias(self) -> bool:
         return self.config.attention_bias

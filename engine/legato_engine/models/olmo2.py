@@ -21,6 +21,13 @@ class Olmo2Block(Block):
         return self._mlp_out(step, self._mlp(step, self._sum(step, x, residual)))
 
 
+class Olmoe(Llama):
+    """A mixture of experts with Llama's norms and Olmo2's norms of queries and keys."""
+
+    qk_norm: ClassVar[bool] = True
+    whole_norms: ClassVar[bool] = True
+
+
 class Olmo2(Llama):
     block: ClassVar[type[Block]] = Olmo2Block
     qk_norm: ClassVar[bool] = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from legato_engine import capacity
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.models.config import ModelConfig
 from legato_engine.runner.formats import Formats
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
@@ -67,7 +68,7 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     weights = sum(math.prod(shape) * chosen.value_bytes(checkpoint, name) for name, shape in shapes.items())
     largest = max(map(math.prod, shapes.values()))
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
-    width += 3 * config.intermediate_size
+    width += _mlp_width(config, chosen)
     logits = 3 * max_batch  # rows, as wide as the vocabulary
     if chosen.backend == "cuda":  # the sampler has memory of its own
         logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
@@ -76,6 +77,15 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     rotations = {config.rotation(layer) for layer in range(config.layers)}
     angles = sum(4 * rotation.dim for rotation in rotations if rotation)  # a cosine and a sine for each two numbers
     return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest), angles)
+
+
+def _mlp_width(config: ModelConfig, chosen: Formats) -> int:
+    """Numbers of a token's results in its MLP or experts, of which CPUs compute one at a time."""
+    inner = max(config.inner_sizes.values())
+    if config.experts is None:
+        return 3 * inner
+    together = 1 if chosen.backend == "cpu" else config.experts.routing.active
+    return config.hidden_size + together * (2 * config.hidden_size + 3 * inner)
 
 
 def choose(

@@ -80,6 +80,7 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}
 GEMMA, PHI = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Gemma3", "Phi3"))
+MOE = {"architectures": ["Qwen3MoeForCausalLM"]}
 MULTIMODAL = {"architectures": ["Gemma3ForConditionalGeneration"]}
 SLIDING = ["sliding_attention"] * 2
 LINEAR = {"rope_type": "linear", "factor": 2.0}
@@ -131,6 +132,15 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             "short_factor has 1 numbers; 32 are needed",
         ),
         (PHI | {"partial_rotary_factor": 1.5}, errors.CorruptModel, "96 dimensions; .* head_dim, 64"),
+        (MOE | {"num_experts_per_tok": 5}, errors.CorruptModel, "5 experts for each token .* the model's 4"),
+        (MOE | {"num_experts_per_tok": 0}, errors.CorruptModel, "num_experts_per_tok is 0"),
+        (MOE | {"num_local_experts": 8}, errors.CorruptModel, "num_experts and num_local_experts differ: 4, 8"),
+        (MOE | {"num_experts": 3}, errors.WrongShape, r"mlp\.gate\.weight .*\[4, 256\].*\[3, 256\]"),
+        (MOE | {"moe_intermediate_size": 8}, errors.WrongShape, r"experts\.0\.gate_proj.*\[256, 256\].*\[8, 256\]"),
+        (MOE | {"mlp_only_layers": [1]}, errors.MissingTensor, r"layers\.1\.mlp\.gate_proj"),
+        (MOE | {"mlp_only_layers": [2]}, errors.UnsupportedModel, "mlp_only_layers names layer 2; 0 … 1 are allowed"),
+        (MOE | {"mlp_only_layers": "all"}, errors.CorruptModel, "mlp_only_layers is 'all'; a list of layers"),
+        (MOE | {"norm_topk_prob": 2}, errors.CorruptModel, "norm_topk_prob is 2; true or false"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
         ({"head_dim": 32}, errors.WrongShape, "q_proj"),
@@ -158,7 +168,9 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 def test_a_config_that_does_not_fit_is_refused(
     tmp_path: Path, change: dict[str, object], kind: type[errors.ModelError], text: str
 ) -> None:
-    files.write_folder(tmp_path, **change)
+    files.write_folder(
+        tmp_path, "Qwen3MoeForCausalLM" if MOE.items() <= change.items() else "LlamaForCausalLM", **change
+    )
     with pytest.raises(kind, match=text) as caught:
         open_weights(tmp_path)
     assert str(tmp_path) in str(caught.value)

@@ -189,6 +189,10 @@ LEFT_OVER = [
     ("olmo2", {"attention_bias": True, "mlp_bias": True, "sliding_window": 16, "use_sliding_window": True}),
     ("smollm3", {"sliding_window": 16, "rope_local_base_freq": 7.0, "max_window_layers": 1}),
     ("smollm3", {"sliding_window": 16, "use_sliding_window": True, "no_rope_layers": [1, 0, 1]}),
+    ("mixtral", {"sliding_window": 16, "attention_bias": True, "mlp_only_layers": [0], "decoder_sparse_step": 2}),
+    ("qwen3_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
+    ("qwen2_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
+    ("olmoe", {"sliding_window": 16, "use_sliding_window": True, "mlp_only_layers": [0]}),
     ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
     ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": 32}),
     ("llama", {"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}}),
@@ -197,13 +201,13 @@ LEFT_OVER = [
 
 @pytest.mark.parametrize(("kind", "given"), LEFT_OVER)
 def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, Any]) -> None:
-    """Windows, biases and rotary frequencies are those of the model that transformers makes."""
+    """Windows, biases, experts and rotary frequencies are those of the model that transformers makes."""
     theirs = transformers.AutoConfig.for_model(kind, pad_token_id=None, **copy.deepcopy(files.CONFIG | given))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(theirs).model
     rotation = type(model.rotary_emb)(config=theirs)
     first = model.layers[0]
-    windows = {"llama": lambda _: None, "mistral": lambda _: theirs.sliding_window}
+    windows = {"llama": lambda _: None} | dict.fromkeys(("mistral", "mixtral"), lambda _: theirs.sliding_window)
     read_window = windows.get(kind, lambda layer: getattr(layer.self_attn, "sliding_window", None))
 
     config = from_huggingface(
@@ -214,8 +218,11 @@ def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, 
     ours = registry.model_class(config)
     bare = ours.__new__(ours)
     bare.config = config
-    biases = [part.bias is not None for part in (first.self_attn.q_proj, first.self_attn.o_proj, first.mlp.up_proj)]
+    linear = (first.self_attn.q_proj, first.self_attn.o_proj, getattr(first.mlp, "up_proj", None))
+    biases = [getattr(part, "bias", None) is not None for part in linear]
     assert [bare.qkv_bias(), bare.output_bias(), config.mlp_bias] == biases
+    experts = [config.experts and layer not in config.experts.dense_layers for layer in range(config.layers)]
+    assert [bool(each) for each in experts] == [hasattr(layer.mlp, "experts") for layer in model.layers]
     frequencies = rotary.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     torch.testing.assert_close(frequencies, rotation.inv_freq)
     assert (config.rope_scaling or {}).get("attention_factor", 1.0) == pytest.approx(rotation.attention_scaling)
@@ -225,6 +232,7 @@ def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, 
 WITHOUT_EFFECT = {
     "attention_dropout", "embd_pdrop", "initializer_range", "pretraining_tp", "resid_pdrop", "use_cache",
     "bos_token_id", "eos_token_id", "pad_token_id",
+    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import torch
 
 from legato_engine.errors import CorruptModel, UnsupportedFormat
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.expected import projections
+from legato_engine.weights.expected import expert_projections, projections
 from legato_engine.weights.quantization.checkpoint import QuantizedCheckpoint
 from legato_engine.weights.quantization.formats import (
     CHANNEL,
@@ -26,15 +26,15 @@ _LEAST = 2.0**-20  # the smallest scale, of all-zero outputs, too: float16 round
 
 
 def rounded(checkpoint: Checkpoint, name: str) -> QuantizedCheckpoint:
-    """`checkpoint` with linear layers in the format `name`: FP8 or Int8. Embeddings, the output head, norms and biases
-    are not rounded. Raises UnsupportedFormat if weights are quantized already."""
+    """`checkpoint` with linear layers in the format `name`: FP8 or Int8. Embeddings, the output head, routers,
+    norms and biases are not rounded. Raises UnsupportedFormat if weights are quantized already."""
     if checkpoint.quantized():
         reason = f"its weights are quantized already: {checkpoint.quantization}; only None is possible"
         raise UnsupportedFormat(f"{checkpoint.path}: engine.quantization is {name}, but {reason}")
     given = Format(Layout.DENSE, _ELEMENTS[name], (CHANNEL,), activations=Activations.DYNAMIC)
     weights = {
         f"{module}.weight": RoundedWeight(checkpoint, f"{module}.weight", given)
-        for module in projections(checkpoint.config)
+        for module in (*projections(checkpoint.config), *expert_projections(checkpoint.config))
     }
     quantization = Quantization("engine.quantization", (LayerRule(EVERY, given),))
     return QuantizedCheckpoint(checkpoint, quantization, weights, checkpoint.names() - weights.keys())
