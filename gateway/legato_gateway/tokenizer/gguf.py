@@ -24,18 +24,25 @@ _END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
 })  # fmt: skip
+_HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})  # of gpt-oss, whose "<|end|>" only ends a message
 _KEEP_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # after them in Phi-3, unlike after its other added tokens
-_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "qwen2")
+_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "qwen2", "gpt-4o")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+_WORDS_AND_SPACES = rf"{_BEFORE_WORD}\p{{L}}+|%s| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WORDS_BY_CASE = "|".join(
+    f"{_BEFORE_WORD}{word}{_CONTRACTIONS}?" for word in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*")
+)
+_GPT_4O = rf"{_WORDS_BY_CASE}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 
 def _byte_level(regex: bool) -> pre_tokenizers.ByteLevel:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex)
 
 
-def _split(numbers: str) -> pre_tokenizers.Sequence:
-    pattern = f"{_CONTRACTIONS}|{_WORDS_AND_SPACES % numbers}"
+def _split(pattern: str) -> pre_tokenizers.Sequence:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), _byte_level(False)])
 
 
@@ -45,9 +52,11 @@ def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
     if name == "gpt-2":
         return _byte_level(True)
     if name in ("llama-bpe", "dbrx", "smaug-bpe"):
-        return _split(r"\p{N}{1,3}")
+        return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}{1,3}")
     if name == "qwen2":
-        return _split(r"\p{N}")
+        return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}")
+    if name == "gpt-4o":
+        return _split(_GPT_4O)
     raise TokenizeError(f"{source}: pre-tokenizer {name!r} is not supported; supported: {', '.join(_PRE_TOKENIZERS)}")
 
 
@@ -80,7 +89,8 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
         tokenizer,
     )
     eos_ids = {special[key] for key in _ENDS if key in special}
-    eos_ids |= {id for id, token in enumerate(tokens) if token in _END_TEXTS}
+    ends = _END_TEXTS - {"<|end|>"} if _HARMONY_ENDS.issubset(tokens) else _END_TEXTS
+    eos_ids |= {id for id, token in enumerate(tokens) if token in ends}
     template, tool_template = (metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
     longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     return TokenizerFiles(

@@ -30,6 +30,8 @@ def test_the_vocabulary_reaches_to_the_largest_id(trained, tmp_path):
             for name in ("llama-bpe", "dbrx", "smaug-bpe")
         ),
         ("qwen2", "a 123!\nb", ["a", " ", "1", "2", "3", "!\n", "b"]),
+        ("gpt-4o", "foxBOX we'll 1234 a/\nb", ["fox", "BOX", " we'll", " ", "123", "4", " a", "/\n", "b"]),
+        ("gpt-4o", "\u0301A", ["\u0301", "A"]),
     ],
 )
 def test_each_pre_tokenizer_splits_as_its_models_do(tmp_path, trained, pre, text, pieces):
@@ -173,6 +175,11 @@ def test_ends_of_sequence_in_a_gguf_are_also_known_by_their_text(tmp_path, train
     named = [tokens.encode(text, add_special=False)[0] for text in ("<|pad|>", "<|end|>", "<|im_end|>", "<|eot_id|>")]
     assert tokens.eos_ids == tuple(sorted(named))
     assert set(named) <= tokens.all_special_ids
+    harmony = write_gguf(
+        tmp_path / "t.gguf", trained, "gpt-4o", more={"<|return|>": kind, "<|call|>": kind}, eos_token_id=2
+    )
+    tokens = ModelTokenizer.load(harmony)
+    assert {tokens.token_bytes(id) for id in tokens.eos_ids} == {b"<|pad|>", b"<|return|>", b"<|call|>"}
 
 
 def test_added_tokens_are_literal_text(tmp_path, trained):
