@@ -1,5 +1,6 @@
 """transformers' model on the weights that an engine reads: what is computed elsewhere is compared with it."""
 
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +40,7 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig, e4m3: bool = 
     raw = raw_of(config)
     kind, given = (raw.pop("model_type"), raw) if raw else _huggingface_kind(config)
     theirs = AutoConfig.for_model(kind, **given if raw else sizes(config) | given)
-    theirs._attn_implementation = SDPA_E4M3 if e4m3 else "sdpa"
+    theirs._attn_implementation = SDPA_E4M3 if e4m3 else "eager" if kind == "gpt_oss" else "sdpa"
     state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
     if config.experts is not None:
         return _from_files(theirs, state)
@@ -57,11 +58,26 @@ def _from_files(config: Any, state: dict[str, torch.Tensor]) -> torch.nn.Module:
     """The model from files: transformers fuses experts when it reads them."""
     from transformers import AutoModelForCausalLM
 
+    if config.model_type == "gpt_oss":
+        state = fused_experts(state)
     with TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, f"{folder}/model.safetensors")
         attention = config._attn_implementation
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+
+
+def fused_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of gpt-oss as its files have them: all experts of a layer in one, gates and ups alternating."""
+    parts = defaultdict[str, list[torch.Tensor]](list)
+    for name in sorted((name for name in state if ".experts." in name), key=lambda name: (len(name), name)):
+        module, _, projection, suffix = name.rsplit(".", 3)
+        parts[f"{module}.{projection}{'_bias' * (suffix == 'bias')}"].append(state.pop(name).t())
+    fused = {name: torch.stack(tensors) for name, tensors in parts.items()}
+    for name in [name for name in fused if "gate_proj" in name]:
+        pair = fused.pop(name), fused.pop(name.replace("gate_proj", "up_proj"))
+        fused[name.replace("gate_proj", "gate_up_proj")] = torch.stack(pair, -1).flatten(-2)
+    return state | fused
 
 
 def sizes(config: ModelConfig) -> dict[str, object]:
@@ -95,4 +111,9 @@ def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
     }
     if config.architecture == "Qwen2ForCausalLM":
         return "qwen2", windows
+    if config.experts is not None:
+        routing, inner = config.experts.routing, config.experts.inner
+        experts = {"num_experts": routing.count, "num_experts_per_tok": routing.active, "moe_intermediate_size": inner}
+        kind = "mixtral" if config.architecture == "MixtralForCausalLM" else "qwen3_moe"
+        return kind, experts | {"norm_topk_prob": routing.normalize}
     return "qwen3", windows | {"attention_bias": config.attention_bias}

@@ -16,7 +16,9 @@ import gguf
 import tiny_files as files
 import torch
 from gguf import GGMLQuantizationType as Type
+from huggingface_oracle import fused_experts
 from safetensors.torch import save_file
+from tiny_families import CONFIGS, FAMILIES
 
 from legato_engine.models.config import from_huggingface
 from legato_engine.weights.expected import expected_shapes
@@ -90,6 +92,27 @@ def _weights(
             stored = Stored({part: tensor.contiguous() for part, tensor in stored.tensors.items()}, stored.values)
         found[name] = weight, stored
     return found
+
+
+def write_gpt_oss(path: Path, change: Callable[[Tensors], None] = lambda tensors: None) -> Tensors:
+    """Writes a folder of gpt-oss with experts in MXFP4, and returns the values of all weights."""
+    path.mkdir(exist_ok=True)
+    mxfp4_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (path / "config.json").write_text(json.dumps(CONFIGS["gpt-oss"] | {"quantization_config": mxfp4_config}))
+    draw, values = torch.Generator().manual_seed(3), dict[str, torch.Tensor]()
+    for name, shape in expected_shapes(FAMILIES["gpt-oss"]).items():
+        values[name] = (torch.randn(shape, generator=draw) * 0.2).bfloat16().float()
+        if ".experts." in name and name.endswith(".weight"):
+            values[name] = mxfp4(values[name]).values
+    tensors = fused_experts(dict(values))
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        stored = [mxfp4(expert.t().contiguous()).tensors for expert in tensors.pop(name)]
+        scales = torch.stack([each["weight_scale"] for each in stored])
+        blocks = torch.stack([each["weight_packed"] for each in stored]).view(*scales.shape, 16)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+    return values
 
 
 def put(part: str, tensor: torch.Tensor) -> Callable[[Tensors], None]:

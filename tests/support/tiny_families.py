@@ -28,6 +28,10 @@ _QWEN3_MOE = _SIZES | {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 3,
     "moe_intermediate_size": 64,
 }  # fmt: skip
+_GPT_OSS = _SIZES | {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 3,
+    "sliding_window": 48,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "phi 3": _PHI | {"sliding_window": 48},
     "phi 4 mini": _PHI_MINI | {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096},
@@ -55,6 +59,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {
         "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 2,
         "head_dim": 16,
+    },
+    "gpt-oss": _GPT_OSS,
+    "gpt-oss, tied": _GPT_OSS
+    | {
+        "tie_word_embeddings": True, "layer_types": ["full_attention", "sliding_attention"], "attention_bias": False,
+        "rope_theta": 5000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": True},
     },
     "smollm 3": _SMOLLM3 | {"no_rope_layers": [1, 0, 1]},
     "smollm 3, windows": _SMOLLM3

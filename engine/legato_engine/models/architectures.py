@@ -59,6 +59,9 @@ ARCHITECTURES = {
     "OlmoeForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmoe", "OLMoE", ("allenai/OLMoE-1B-7B-0924-Instruct",), "olmoe"
     ),
+    "GptOssForCausalLM": Architecture(
+        "legato_engine.models.gpt_oss", "GptOss", "gpt-oss", ("openai/gpt-oss-20b", "openai/gpt-oss-120b"), "gpt-oss",
+    ),
     "SmolLM3ForCausalLM": Architecture(
         *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"
     ),

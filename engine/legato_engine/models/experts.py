@@ -24,6 +24,9 @@ class ExpertFamily(NamedTuple):
 
 
 FAMILIES: Mapping[str, ExpertFamily] = {
+    "GptOssForCausalLM": ExpertFamily(
+        router="router", inner="intermediate_size", normalize=True, gating=Gating.CLAMPED, biases=True
+    ),
     "MixtralForCausalLM": ExpertFamily(
         "block_sparse_moe", projections=("w1", "w3", "w2"), inner="intermediate_size", normalize=True
     ),
@@ -31,10 +34,14 @@ FAMILIES: Mapping[str, ExpertFamily] = {
     "Qwen2MoeForCausalLM": ExpertFamily(shared="shared_expert"),
     "Qwen3MoeForCausalLM": ExpertFamily(),
 }
+# GGUF: llama.cpp's constants, and values of keys that change the routing.
+_NORMALIZED_IN_GGUF = ("GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM")
+_GGUF_ROUTING: Mapping[str, tuple[float, ...]] = {"expert_gating_func": (0, 1), "expert_weights_scale": (0, 1)}
 _COUNTS = ("num_experts", "num_local_experts")  # transformers reads and writes either
 _MIXTRAL = frozenset({*_COUNTS, "num_experts_per_tok"})
 _QWEN3 = _MIXTRAL | {"norm_topk_prob", "moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers"}
 KEYS: Mapping[str, frozenset[str]] = {
+    "GptOssForCausalLM": _MIXTRAL,
     "MixtralForCausalLM": _MIXTRAL,
     "OlmoeForCausalLM": _MIXTRAL | {"norm_topk_prob"},
     "Qwen2MoeForCausalLM": _QWEN3 | {"shared_expert_intermediate_size"},
@@ -83,6 +90,29 @@ def from_huggingface(raw: Mapping[str, Any], architecture: str, layers: int, sou
         ),
         source,
     )
+
+
+def from_gguf(raw: Mapping[str, Any], architecture: str, source: str) -> ExpertsConfig | None:
+    """The experts in GGUF metadata without its prefix, as llama.cpp interprets it; None without experts. Raises
+    CorruptModel or UnsupportedModel."""
+    family = FAMILIES.get(architecture)
+    if family is None:
+        if raw.get("expert_count"):
+            raise UnsupportedModel(f"{source}: expert_count {raw['expert_count']} is not supported for {architecture}")
+        return None
+    normalize = architecture in _NORMALIZED_IN_GGUF
+    for key, allowed in {**_GGUF_ROUTING, "expert_weights_norm": (normalize,)}.items():
+        if (value := raw.get(key, allowed[0])) not in allowed:
+            supported = " or ".join(map(str, allowed))
+            raise UnsupportedModel(f"{source}: {key} is {value!r}; only {supported} is supported")
+    routing = ExpertRouting(
+        size(raw, "expert_count", source), size(raw, "expert_used_count", source), normalize=normalize
+    )
+    dense = size(raw, "feed_forward_length", source)
+    separate = family.inner == "moe_intermediate_size"  # otherwise llama.cpp reads no size of their own
+    inner = size(raw, "expert_feed_forward_length", source, dense // routing.active) if separate else dense
+    shared = size(raw, "expert_shared_feed_forward_length", source, dense) if family.shared else None
+    return checked(ExpertsConfig(routing, inner, shared_inner=shared), source)
 
 
 def checked(config: ExpertsConfig, source: str) -> ExpertsConfig:

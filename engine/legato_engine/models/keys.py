@@ -38,6 +38,19 @@ _GEMMA_ONLY: dict[str, tuple[object, ...]] = {
     "final_logit_softcapping": (None,),
     "use_bidirectional_attention": (None, False),
 }
+_GPT_OSS = {
+    "sliding_window": 128, "sliding_window_pattern": 2, "attention_bias": True, "rope_theta": 150000.0,
+    "rope_parameters": {
+        "rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096
+    },
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+}  # fmt: skip
+_GPT_OSS_ONLY: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "swiglu_alpha": (1.702,),
+    "swiglu_limit": (7.0,),
+}
 _MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 KEYS = {
     "LlamaForCausalLM": Keys("llama", frozenset({"attention_bias", "mlp_bias"})),
@@ -78,6 +91,12 @@ KEYS = {
         {"hidden_act": ("silu",), "clip_qkv": (None,)},
     ),
     "Olmo2ForCausalLM": Keys("olmo2", frozenset({"attention_bias"}), {"rms_norm_eps": 1e-5}),
+    "GptOssForCausalLM": Keys(
+        "gpt_oss",
+        experts.KEYS["GptOssForCausalLM"] | {"sliding_window", "layer_types", "attention_bias"},
+        _GPT_OSS,
+        _GPT_OSS_ONLY,
+    ),
     "SmolLM3ForCausalLM": Keys(
         "smollm3",
         _WINDOWS | {"attention_bias", "mlp_bias", "no_rope_layers", "no_rope_layer_interval"},

@@ -32,6 +32,7 @@ class SelfAttention:
             key_norm=f"{name}.k_norm" if model.qk_norm else None,
             whole_norms=model.whole_norms,
             rotation=config.rotation(index),
+            sinks=f"{name}.sinks" if model.sinks else None,
         )
         self._attention = layers.attention(index, shape)
         self._output = layers.linear([f"{name}.o_proj"], wide, [hidden], model.output_bias())
@@ -81,6 +82,7 @@ class Llama:
     qk_norm: ClassVar[bool] = False  # RMSNorms of queries and keys
     whole_norms: ClassVar[bool] = False  # one norm for all heads together instead of one for each head
     gelu: ClassVar[bool] = False  # GELU instead of SiLU
+    sinks: ClassVar[bool] = False  # scores of each head without a value
 
     def __init__(self, config: ModelConfig, layers: Layers) -> None:
         self.config = config

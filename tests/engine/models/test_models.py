@@ -106,7 +106,7 @@ def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingfac
 def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
     """Prompts whole, in chunks, and after blocks that another one left."""
     checkpoint = RandomCheckpoint(FAMILIES[name])
-    run = sequences(load(checkpoint), [prompt(seed, length) for seed, length in enumerate((5, 70, 600, 600))], 10)
+    run = sequences(load(checkpoint), [prompt(seed, length) for seed, length in enumerate((5, 70, 600, 600))], 32)
     run.prompts[3][:500] = run.prompts[2][:500]
     run.tables[3][:30] = run.tables[2][:30]
     for index, chunk, start in ((0, 4096, 0), (1, 29, 0), (2, 256, 0), (3, 4096, 480)):
@@ -115,7 +115,7 @@ def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, se
 
     oracle = oracle_of(checkpoint)
     for given, output in zip(run.prompts, run.outputs, strict=True):
-        assert len(output) == 10
+        assert len(output) == 32
         oracle.check(given, output)
 
 
@@ -140,7 +140,7 @@ def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
     ("dtype", "name"),
     [
         *(("auto", name) for name in ("llama 3", "mistral", "biases", "qwen 2, windows", "qwen 3", "odd vocabulary")),
-        *(("auto", name) for name in ("gemma 3", "olmo 2")),
+        *(("auto", name) for name in ("gemma 3", "olmo 2", "gpt-oss")),
         ("BFloat16", "llama 3"),
     ],
 )

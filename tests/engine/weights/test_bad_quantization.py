@@ -163,6 +163,50 @@ def test_a_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
         open_weights(tmp_path).tensor(f"{UP}.weight")
 
 
+EXPERTS = "model.layers.1.mlp.experts.gate_up_proj"
+BAD_EXPERTS = [
+    (f"{EXPERTS}_scales", None, errors.MissingTensor, "is missing; MXFP4 needs it"),
+    (f"{EXPERTS}_scales", torch.zeros(6, 192, 3).byte(), errors.WrongShape, r"\[6, 192, 3\]; .* \[6, 192, 2\]"),
+    (f"{EXPERTS}_scales", torch.ones(6, 192, 2), errors.UnsupportedFormat, "has type F32; supported: U8"),
+    (f"{EXPERTS}_blocks", torch.zeros(6, 192, 32).byte(), errors.WrongShape, "experts, outputs, groups and 16 bytes"),
+    (f"{EXPERTS}_blocks", None, errors.MissingTensor, "gate_up_proj_blocks is missing; MXFP4 needs it"),
+    (f"{EXPERTS}_bias", torch.zeros(6, 190), errors.WrongShape, r"has shape \[95\]; .* requires \[96\]"),
+    (f"{EXPERTS}_bias", torch.zeros(192), errors.WrongShape, r"has shape \[192\]; 2 dimensions are needed"),
+    (f"{EXPERTS}_bias", torch.zeros(5, 192), errors.MissingTensor, r"experts\.5\..*bias of shape \[96\] is missing"),
+    (f"{EXPERTS}_bias", torch.zeros(7, 192), errors.UnsupportedModel, r"experts\.6\.gate_proj\.bias has no place"),
+    ("model.layers.0.self_attn.sinks", torch.zeros(2), errors.WrongShape, r"sinks has shape \[2\]; .* requires \[4\]"),
+    ("model.layers.0.self_attn.sinks", None, errors.MissingTensor, r"sinks of shape \[4\] is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "kind", "text"), BAD_EXPERTS)
+def test_bad_tensors_of_gpt_oss_are_refused_before_weights_are_read(
+    tmp_path: Path, name: str, tensor: torch.Tensor | None, kind: type[errors.ModelError], text: str
+) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors.pop(name)
+        if tensor is not None:
+            tensors[name] = tensor
+
+    folders.write_gpt_oss(tmp_path, change)
+    with pytest.raises(kind, match=text):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize(("value", "text"), [(255, "a scale is NaN; finite ones"), (0, "all scales are 2\\^-127")])
+def test_corrupt_scales_of_experts_are_refused_by_their_tensor(tmp_path: Path, value: int, text: str) -> None:
+    def change(tensors: Tensors) -> None:
+        place = (3, slice(0, 1 if value else None))
+        tensors[f"{EXPERTS}_scales"][place] = value
+
+    folders.write_gpt_oss(tmp_path, change)
+    checkpoint = open_weights(tmp_path)
+    for read in (checkpoint.packed_bits, checkpoint.tensor, checkpoint.grouped_form):
+        with pytest.raises(errors.CorruptModel, match=rf"tensor {EXPERTS}_scales, expert 3: {text}"):
+            read("model.layers.1.mlp.experts.3.gate_proj.weight")
+    checkpoint.tensor("model.layers.1.mlp.experts.2.gate_proj.weight")
+
+
 def test_quantized_tensors_need_a_quantization_config(tmp_path: Path) -> None:
     folders.write(tmp_path, Kind({}, KINDS["fp8, blocks"].pack))
     with pytest.raises(errors.UnsupportedFormat, match="has type F8_E4M3; supported: F32, F16, BF16"):

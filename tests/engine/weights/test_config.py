@@ -193,6 +193,12 @@ LEFT_OVER = [
     ("qwen3_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("qwen2_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("olmoe", {"sliding_window": 16, "use_sliding_window": True, "mlp_only_layers": [0]}),
+    ("gpt_oss", {"mlp_bias": True, "use_sliding_window": False, "mlp_only_layers": [0]}),
+    (
+        "gpt_oss",
+        {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"], "attention_bias": False},
+    ),
+    ("gpt_oss", {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}, "sliding_window_pattern": 1}),
     ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
     ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": 32}),
     ("llama", {"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}}),

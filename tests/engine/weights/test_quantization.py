@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import quantized_folders as folders
 import torch
+import transformers
+from huggingface_oracle import fused_experts
 from quantized_folders import KINDS, UP, Kind, Tensors, put
 
 from legato_engine import errors
+from legato_engine.weights.grouped import GroupedForm
 from legato_engine.weights.opening import open_weights
+from legato_engine.weights.quantization.formats import Element
 
 DOWN = "model.layers.0.mlp.down_proj"
 FOUR_BITS, EIGHT_BITS = 5.0, 8.5  # with scales, for 32 inputs each
@@ -204,6 +208,45 @@ def test_layers_of_a_multimodal_model_are_named_as_in_the_whole(tmp_path: Path, 
     checkpoint = open_weights(tmp_path)
 
     assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
+
+
+def test_experts_in_blocks_are_those_that_transformers_dequantizes(tmp_path: Path) -> None:
+    values = folders.write_gpt_oss(tmp_path)
+    checkpoint = open_weights(tmp_path)
+    assert checkpoint.names() == values.keys()
+    assert all(torch.equal(checkpoint.tensor(each), value) for each, value in values.items())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, quantization_config=transformers.Mxfp4Config(dequantize=True)
+    ).state_dict()
+    fused = fused_experts({each: checkpoint.tensor(each) for each in checkpoint.names()})
+    assert fused.keys() == theirs.keys()
+    assert all(torch.equal(fused[each], value) for each, value in theirs.items())
+
+    assert checkpoint.quantized() == {each for each in values if ".experts." in each and each.endswith(".weight")}
+    for each in checkpoint.quantized():
+        packed, grouped, form = checkpoint.packed(each), checkpoint.grouped(each), checkpoint.grouped_form(each)
+        assert packed is not None
+        assert grouped is not None
+        assert torch.equal(packed.floats(), values[each])
+        assert torch.equal(grouped.floats(), values[each])
+        assert form == GroupedForm(Element.FLOAT4, 32, grouped.bits)
+        assert (checkpoint.packed_bits(each), grouped.bits) == (EIGHT_BITS, 4.25)
+
+
+@pytest.mark.parametrize(("place", "kept"), [("unused", True), ("used", False)])
+def test_a_scale_beyond_float16_is_a_code_if_nothing_uses_it(tmp_path: Path, place: str, kept: bool) -> None:
+    module, name = "model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.2.down_proj.weight"
+
+    def change(tensors: Tensors) -> None:
+        tensors[f"{module}_scales"][2, 5, 1] = 3
+        tensors[f"{module}_blocks"][2, 5, 1] = 0x80 if place == "unused" else 0x19
+
+    folders.write_gpt_oss(tmp_path, change)
+    checkpoint = open_weights(tmp_path)
+    packed, value = checkpoint.packed(name), checkpoint.tensor(name)
+    assert (packed is not None) == kept == (checkpoint.packed_bits(name) is not None)
+    assert packed is None or torch.equal(packed.floats(), value)
+    assert value[5, 32:64].unique().tolist() == ([0.0] if kept else [-0.5 * 2.0**-124, 0.5 * 2.0**-124])
 
 
 def test_the_fingerprint_covers_the_quantization(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from legato_engine.weights.quantization.formats import FP4_GROUP as GROUP
 from legato_engine.weights.quantization.formats import Format
 from legato_engine.weights.quantization.fp4 import Fp4Weight
 
-BLOCKS, SCALES = "_blocks", "_scales"
+BLOCKS, SCALES = _SUFFIXES = ("_blocks", "_scales")
 _BYTES = GROUP // 2  # of a block
 
 
@@ -46,8 +46,8 @@ class ExpertBlocks(Fp4Weight):
 
 def modules(folder: HuggingFaceFolder) -> list[str]:
     """Modules of `folder` with experts in blocks, such as `model.layers.0.mlp.experts.down_proj`."""
-    ends = tuple(kind + BLOCKS for kind in (fused_experts.GATE_UP, fused_experts.DOWN))
-    return sorted(name.removesuffix(BLOCKS) for name in folder.names() if name.endswith(ends))
+    names = (name.removesuffix(BLOCKS).removesuffix(SCALES) for name in folder.names() if name.endswith(_SUFFIXES))
+    return sorted({name for name in names if name.endswith((fused_experts.GATE_UP, fused_experts.DOWN))})
 
 
 def weights(folder: HuggingFaceFolder, module: str, given: Format) -> Iterator[tuple[str, ExpertBlocks]]:
@@ -60,9 +60,9 @@ def weights(folder: HuggingFaceFolder, module: str, given: Format) -> Iterator[t
 def _checked(folder: HuggingFaceFolder, module: str) -> int:
     """The number of experts."""
     blocks, scales = module + BLOCKS, module + SCALES
-    if scales not in folder.names():
-        raise MissingTensor(f"{folder.path}: tensor {scales} is missing; MXFP4 needs it")
     for name in (blocks, scales):
+        if name not in folder.names():
+            raise MissingTensor(f"{folder.path}: tensor {name} is missing; MXFP4 needs it")
         if (dtype := folder.dtype(name)) != "U8":
             raise UnsupportedFormat(f"{folder.path}: tensor {name} has type {dtype}; supported: U8")
     shape = folder.shape(blocks)
