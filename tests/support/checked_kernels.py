@@ -2,10 +2,13 @@
 
 import io
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import tiny_llama
 import triton
+from interpreted_models import LLAMA, RandomCodes
+from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda import backend
 from legato_engine.kernels.gpu import ahead
@@ -35,12 +38,15 @@ def run_checks(folder: str) -> dict[str, Any]:
 
 def _names() -> list[str]:
     with ahead.compilations() as begun, ahead.launches("sm_90"):
-        kernel_check.launch_all(tiny_llama.config(), "Auto", "FP8", 64, "sm_90", 132)
+        wide = replace(LLAMA, hidden_size=256, intermediate_size=4096)
+        codes = [RandomCodes(form, wide) for form in ("FP8, blocks", "FP8, channel", "AWQ")]
+        for checkpoint in (RandomCheckpoint(tiny_llama.config()), *codes):
+            kernel_check.launch_all(checkpoint, "Auto", "FP8", 64, "sm_90", 132)
     return sorted(set(begun))
 
 
 def _outcome(folder: str, block_size: str, chip: str, shared: int) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = kernel_check.main(folder, "Auto", "Auto", block_size, chip, str(shared), "132")
+        code = kernel_check.main(folder, "None", "Auto", "Auto", block_size, chip, str(shared), "132")
     return code, out.getvalue(), err.getvalue()

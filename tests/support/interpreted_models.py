@@ -8,6 +8,7 @@ from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint, llama, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.models.config import ModelConfig
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.checkpoint import Checkpoint
@@ -32,8 +33,8 @@ MODELS = {
 class RandomCodes(RandomCheckpoint):
     """A Llama whose linear layers are random codes, in a form of `made_codes.FORMS`."""
 
-    def __init__(self, form: str) -> None:
-        super().__init__(LLAMA)
+    def __init__(self, form: str, config: ModelConfig = LLAMA) -> None:
+        super().__init__(config)
         self._form = form
 
     def quantized(self) -> frozenset[str]:

@@ -108,8 +108,8 @@ def _compiled(spec: "Spec", path: Path) -> str:
 
     engine = spec.engine
     size = BLOCK_SIZES["cuda"] if engine.block_size == "Auto" else engine.block_size
-    dtypes = engine.dtype, engine.kv_cache_dtype
-    problems = kernels.problems(gpus.devices(), path, dtypes, size, os.environ)
+    formats = engine.quantization, engine.dtype, engine.kv_cache_dtype
+    problems = kernels.problems(gpus.devices(), path, formats, size, os.environ)
     line = kernels.describe(path.name, problems)
     if any(problems.values()) and engine.on_kernel_failure != "Torch":
         raise SomethingWrong(line)
@@ -225,7 +225,7 @@ def gpus() -> Iterator[str]:
         except model.ModelUnavailable as error:
             yield f"{'kernels':<14} unknown: {error}"
             return
-        problems = kernels.problems(facts.gpus, path, ("Auto", "Auto"), BLOCK_SIZES["cuda"], os.environ)
+        problems = kernels.problems(facts.gpus, path, ("None", "Auto", "Auto"), BLOCK_SIZES["cuda"], os.environ)
         yield kernels.describe(BUILTIN, problems)
 
 

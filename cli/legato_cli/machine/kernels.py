@@ -11,15 +11,15 @@ LIMIT = 600.0  # seconds, for all kernels of a model on a kind of GPU; a cold ch
 
 
 def problems(
-    gpus: Iterable[Gpu], model: Path, dtypes: tuple[str, str], block_size: int, environ: Mapping[str, str]
+    gpus: Iterable[Gpu], model: Path, formats: tuple[str, str, str], block_size: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns, by kind of GPU, the first kernel that does not compile with the reason, or "". `dtypes` are settings of
-    weights and of KV.
+    """Returns, by kind of GPU, the first kernel that does not compile with the reason, or "". `formats` are settings:
+    the quantization, the type of weights and of KV.
 
     Uses no GPU. Triton caches compiled kernels, so that a second check is quick.
     """
     kinds = {gpu.chip: gpu for gpu in gpus}
-    return {chip: _problem(gpu, model, dtypes, block_size, environ) for chip, gpu in kinds.items()}
+    return {chip: _problem(gpu, model, formats, block_size, environ) for chip, gpu in kinds.items()}
 
 
 def describe(model: str, problems: Mapping[str, str]) -> str:
@@ -29,13 +29,13 @@ def describe(model: str, problems: Mapping[str, str]) -> str:
     return f"{'kernels':<14} all of {model} compile for {', '.join(problems)}"
 
 
-def _problem(gpu: Gpu, model: Path, dtypes: tuple[str, str], block_size: int, environ: Mapping[str, str]) -> str:
+def _problem(gpu: Gpu, model: Path, formats: tuple[str, str, str], block_size: int, environ: Mapping[str, str]) -> str:
     """Compiles in a separate process, because a compiler may end it."""
     from legato_engine.backends.cuda.device import LEAST_CAPABILITY
 
     if gpu.capability < LEAST_CAPABILITY:
         return "kernels need compute capability {}.{} or higher".format(*LEAST_CAPABILITY)
-    command = [sys.executable, "-m", "legato_engine.runner.kernel_check", model, *dtypes, block_size, gpu.chip]
+    command = [sys.executable, "-m", "legato_engine.runner.kernel_check", model, *formats, block_size, gpu.chip]
     command += [gpu.shared, gpu.processors]
     environment = {**environ, "TRITON_INTERPRET": "0"}
     try:

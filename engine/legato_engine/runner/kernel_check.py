@@ -1,10 +1,10 @@
 """Checks, on a machine without a GPU, that all kernels of a worker compile for one:
 
-    python -m legato_engine.runner.kernel_check MODEL DTYPE KV_DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
+    python -m legato_engine.runner.kernel_check MODEL QUANTIZATION DTYPE KV_DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-The first four are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
+The first five are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
 1, stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's
-cache for workers. Weights are not read.
+cache for workers. Only quantized weights are read, one of each shape and form.
 """
 
 import sys
@@ -19,7 +19,6 @@ from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.ahead import Chip
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose
-from legato_engine.models.config import ModelConfig
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.device_sampler import DeviceSampler
@@ -27,6 +26,7 @@ from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.opening import open_weights
 from legato_protocol.sampling.parameters import SamplingParams
 
@@ -55,13 +55,15 @@ class Absent:
 
 
 class Shapes(Checkpoint):
-    """The tensors of a model without their contents."""
+    """The tensors of a model without their contents, quantized as in the model's file."""
 
     fingerprint = ""
 
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
-        self._shapes = expected_shapes(config)
+    def __init__(self, weights: Checkpoint) -> None:
+        self.config = weights.config
+        self._weights = weights
+        self._shapes = expected_shapes(weights.config)
+        self._codes: dict[object, Grouped] = {}
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return {}
@@ -75,14 +77,27 @@ class Shapes(Checkpoint):
     def tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self._shapes[name], device=_NOWHERE)
 
+    def quantized(self) -> frozenset[str]:
+        return self._weights.quantized()
 
-def launch_all(config: ModelConfig, dtype: str, kv_dtype: str, block_size: int, chip: str, processors: int) -> None:
+    def grouped_form(self, name: str) -> GroupedForm | None:
+        return self._weights.grouped_form(name)
+
+    def grouped(self, name: str) -> Grouped | None:
+        key = self._shapes[name], self.grouped_form(name)
+        if key not in self._codes and (codes := self._weights.grouped(name)) is not None:
+            self._codes[key] = codes
+        return self._codes.get(key)
+
+
+def launch_all(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, chip: str, processors: int) -> None:
     """Launches every kernel of a worker: steps of all kinds, sampling, checksums.
 
     Raises EngineError and the errors of compilers.
     """
+    config = weights.config
     runner = Runner.load(
-        Shapes(config),
+        Shapes(weights),
         RunnerOptions(
             block_size=block_size,
             kv_cache_bytes=1 << 40,
@@ -94,7 +109,8 @@ def launch_all(config: ModelConfig, dtype: str, kv_dtype: str, block_size: int, 
     )
     greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
     with torch.inference_mode():
-        for tokens, rows in ((block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS)):
+        steps = (block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS), *runner.further_steps
+        for tokens, rows in steps:
             prompt = [0] * tokens
             runner.logits((Row(prompt, 0, [0], (Draw(0, tokens, greedy, prompt, tokens),)),) * rows)
         DeviceSampler(Absent(chip, processors, _HOST), config.vocab_size, 1).warm_up()
@@ -104,12 +120,14 @@ def launch_all(config: ModelConfig, dtype: str, kv_dtype: str, block_size: int, 
             sum_blocks(words, ids, words[0], choose("sum_blocks", {}, chip))
 
 
-def main(model: str, dtype: str, kv_dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
+def main(
+    model: str, quantization: str, dtype: str, kv_dtype: str, block_size: str, chip: str, shared: str, processors: str
+) -> int:
     limits = Chip(int(shared), int(processors))
     with ahead.compilations() as kernels, ahead.launches(chip, limits):
         try:
-            config = open_weights(Path(model)).config
-            launch_all(config, dtype, kv_dtype, int(block_size), chip, limits.processors)
+            weights = open_weights(Path(model), quantization)
+            launch_all(weights, dtype, kv_dtype, int(block_size), chip, limits.processors)
         except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
             print(*kernels[-1:])
             print(error, file=sys.stderr)

@@ -186,6 +186,11 @@ class Runner:
             for count in (1, self.layout.block_size):
                 self.logits((Row([0] * count, 0, [0], adapter=adapter),))
 
+    @property
+    def further_steps(self) -> tuple[tuple[int, int], ...]:
+        """Tokens of a row and number of rows of further steps that use kernels of their own."""
+        return tuple([(_LEAST_BLOCK, tokens // _LEAST_BLOCK) for tokens in self._backend.further_tokens])
+
     def warm_up(self) -> None:
         """Computes one token, one after a few others, and many, through block 0, before the worker serves.
 
@@ -194,7 +199,7 @@ class Runner:
         greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
         sampled = SamplingParams(max_tokens=1, seed=0, temperature=1.0, top_p=0.9)
         size = self.layout.block_size
-        further = [(_LEAST_BLOCK, tokens // _LEAST_BLOCK, greedy) for tokens in self._backend.further_tokens]
+        further = [(count, rows, greedy) for count, rows in self.further_steps]
         for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy), *further):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))

@@ -138,8 +138,8 @@ def checks(monkeypatch):
     """Questions about kernels, one of which does not compile."""
     asked = []
 
-    def problems(gpus, path, dtypes, block_size, environ):
-        asked.append((tuple(gpus), path.name, dtypes, block_size))
+    def problems(gpus, path, formats, block_size, environ):
+        asked.append((tuple(gpus), path.name, formats, block_size))
         return {"sm_90": "_silu_mul: why"}
 
     monkeypatch.setattr(kernels, "problems", problems)
@@ -158,7 +158,7 @@ def kernel_lines(checks, monkeypatch):
 def test_kernels_of_the_builtin_model_are_checked_where_there_is_a_gpu(checks, kernel_lines, monkeypatch):
     problem = f"not all of builtin:{BUILTIN} compile for sm_90: _silu_mul: why"
     assert kernel_lines() == [f"kernels        {problem}"]
-    assert checks == [((H200,), BUILTIN_FILE, ("Auto", "Auto"), 64)]
+    assert checks == [((H200,), BUILTIN_FILE, ("None", "Auto", "Auto"), 64)]
 
     def resolve(name, progress):
         raise model.ModelUnavailable("no network")
@@ -188,7 +188,7 @@ def test_a_manifest_s_kernels_that_do_not_compile_end_with_1_where_workers_would
 ):
     code, out = judged(_with_gpus(dtype="Float16", kvCacheDtype="FP8", blockSize=32, onKernelFailure=on_failure))
     assert (code, f"not all of {BUILTIN_FILE} compile for sm_90: _silu_mul: why" in out) == (ended, True)
-    assert checks == [((H200,), BUILTIN_FILE, ("Float16", "FP8"), 32)]
+    assert checks == [((H200,), BUILTIN_FILE, ("None", "Float16", "FP8"), 32)]
 
 
 def test_a_manifest_whose_kernels_compile_fits_and_one_without_gpus_needs_none(checks, with_a_gpu, monkeypatch, judged):

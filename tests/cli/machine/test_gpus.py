@@ -223,7 +223,7 @@ def test_a_gpu_that_kernels_do_not_run_on_is_not_checked(check):
 def test_a_real_check_of_the_builtin_model_for_a_gpu_that_is_not_here():
     """Kernels that do not compile are in the tests of `kernel_check`; this one is refused before any."""
     path = model.resolve("builtin:smollm2-135m-instruct", print)
-    (problem,) = kernels.problems([L4], path, ("Auto", "Auto"), 8, os.environ).values()
+    (problem,) = kernels.problems([L4], path, ("None", "Auto", "Auto"), 8, os.environ).values()
     assert problem.startswith("a block size of 8 tokens is not supported")
 
 
