@@ -61,16 +61,22 @@ def packed(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     return blocks.reshape(*shape[:-1], -1)
 
 
-def tiny(kind: Type, seed: int = 0) -> Tensors:
+def tiny(kind: Type, seed: int = 0, experts: int = 0) -> Tensors:
     """Tensors of a model whose matrices are of this type; the arrays, which tests share, cannot be written to."""
-    return dict(_tiny(kind, seed))
+    return dict(_tiny(kind, seed, experts))
 
 
 @cache
-def _tiny(kind: Type, seed: int) -> Tensors:
+def _tiny(kind: Type, seed: int, experts: int) -> Tensors:
     rng = np.random.default_rng(seed)
-    kinds = {name: kind if len(shape) == 2 else Type.F32 for name, shape in TENSORS.items()}
-    made = {name: (packed(kinds[name], shape, rng), kinds[name]) for name, shape in TENSORS.items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in TENSORS.items():
+        divided = experts and "ffn" in name and len(shape) == 2
+        shapes |= {name.replace(".weight", "_exps.weight"): (experts, *shape)} if divided else {name: shape}
+        if divided and "gate" in name:
+            shapes[name.replace("gate", "gate_inp")] = (experts, HIDDEN)
+    kinds = {name: kind if len(shape) > 1 and "inp" not in name else Type.F32 for name, shape in shapes.items()}
+    made = {name: (packed(kinds[name], shape, rng), kinds[name]) for name, shape in shapes.items()}
     for array, _ in made.values():
         array.flags.writeable = False
     return made

@@ -5,12 +5,12 @@ from math import sqrt
 from typing import Any
 
 from legato_engine.errors import UnsupportedModel
-from legato_engine.models import rope
+from legato_engine.models import experts, rope
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import ModelConfig, checked, full_attention
 from legato_engine.models.fields import number, size
 
-# The first architecture of those with one name in GGUF: Mistral is a `llama` there.
+# The first architecture of those with one name in GGUF: Mistral is a `llama` there, and so is Mixtral.
 _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
 
 
@@ -25,8 +25,9 @@ def read(
         allowed = ", ".join(_ARCHITECTURES)
         raise UnsupportedModel(f"{source}: architecture {name!r} is not supported; supported in GGUF: {allowed}")
     raw = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
-    if raw.get("expert_count", 0):
-        raise UnsupportedModel(f"{source}: mixtures of experts ({raw['expert_count']} experts) are not supported")
+    architecture = _ARCHITECTURES[name]
+    if name == "llama" and raw.get("expert_count"):
+        architecture = "MixtralForCausalLM"
     hidden, heads = size(raw, "embedding_length", source), size(raw, "attention.head_count", source)
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
     rotated = size(raw, "rope.dimension_count", source, head_dim)
@@ -40,7 +41,7 @@ def read(
     vocab = len(tokens) if isinstance(tokens, list) else None
     return checked(
         ModelConfig(
-            architecture=_ARCHITECTURES[name],
+            architecture=architecture,
             layers=layers,
             hidden_size=hidden,
             heads=heads,
@@ -64,6 +65,7 @@ def read(
             embedding_multiplier=sqrt(hidden) if gemma else number(granite, "embedding_scale", source, 1.0),
             residual_multiplier=number(granite, "residual_scale", source, 1.0),
             logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
+            experts=experts.from_gguf(raw, architecture, source),
         ),
         source,
     )

@@ -17,7 +17,7 @@ from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import gguf_config
-from legato_engine.weights import gguf_blocks, grouped
+from legato_engine.weights import gguf_blocks, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.grouped import Grouped, GroupedForm
@@ -32,40 +32,8 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
 _PARTS = 32  # per task of a thread
 
-_REORDERED = ("LlamaForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")  # llama.cpp interleaves rotary pairs
-_MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_OTHER_NAMES = {  # by llama.cpp's architecture
-    "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-    "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
-}
-
-
-def huggingface_name(name: str, architecture: str = "") -> str:
-    """Hugging Face's name of a GGUF tensor; an unknown name is returned unchanged. `architecture` is llama.cpp's."""
-    module, _, kind = name.rpartition(".")
-    if module in _MODEL_NAMES:
-        return f"{_MODEL_NAMES[module]}.{kind}"
-    block, _, rest = module.partition(".")
-    layer, _, part = rest.partition(".")
-    known = _LAYER_NAMES | _OTHER_NAMES.get(architecture, {})
-    if block == "blk" and part in known:
-        return f"model.layers.{layer}.{known[part]}.{kind}"
-    return name
+# llama.cpp interleaves rotary pairs.
+_REORDERED = ("LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")
 
 
 class GgufFile(Checkpoint):
@@ -84,10 +52,10 @@ class GgufFile(Checkpoint):
             Type(info.type).name for info in header.tensors.values() if info.type in gguf_blocks.KINDS
         )
         self.quantization = f"GGUF {', '.join(types)}"
-        self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
+        self._spans = tuple(FileSpan(info.offset, gguf_tensors.byte_size(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
         architecture = str(header.metadata.get("general.architecture"))
-        self._tensors = {huggingface_name(name, architecture): info for name, info in header.tensors.items()}
+        self._tensors = gguf_tensors.by_name(header.tensors, architecture)
         self.config = gguf_config.read(
             header.metadata,
             frozenset(header.tensors),
@@ -156,7 +124,7 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind not in gguf_blocks.KINDS:
             return None
-        zeros = torch.zeros(1, _bytes(info) // info.shape[0], dtype=torch.uint8)
+        zeros = torch.zeros(1, gguf_tensors.byte_size(info) // info.shape[0], dtype=torch.uint8)
         if kind is Type.MXFP4:
             codes = gguf_blocks.grouped_fp4(zeros)
         else:
@@ -198,7 +166,7 @@ class GgufFile(Checkpoint):
     def _rows(self, name: str) -> torch.Tensor:
         """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]."""
         info = self._info(name)
-        raw = torch.frombuffer(self._data, dtype=torch.uint8, count=_bytes(info), offset=info.offset)
+        raw = torch.frombuffer(self._data, dtype=torch.uint8, count=gguf_tensors.byte_size(info), offset=info.offset)
         return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
 
     def _check(self, info: TensorInfo) -> None:
@@ -214,7 +182,7 @@ class GgufFile(Checkpoint):
             raise CorruptModel(
                 f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
             )
-        end = info.offset + _bytes(info)
+        end = info.offset + gguf_tensors.byte_size(info)
         if end > len(self._data):
             held = len(self._data)
             raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
@@ -226,11 +194,6 @@ def _mapped(path: Path) -> mmap:
         if not path.stat().st_size:
             raise CorruptModel(f"{path}: the file is empty")
         return mmap(file.fileno(), 0, access=ACCESS_COPY)
-
-
-def _bytes(info: TensorInfo) -> int:
-    group, size = GGML_QUANT_SIZES[Type(info.type)]
-    return math.prod(info.shape) // group * size
 
 
 def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:

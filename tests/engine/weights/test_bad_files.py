@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import tiny_files as files
@@ -44,6 +45,7 @@ def holds(data: bytes) -> Write:
 
 HALF_QUERY = np.zeros((files.HIDDEN, 32), np.float16)
 TWO_BITS = np.zeros((files.HIDDEN, 84 * files.HIDDEN // 256), np.uint8)
+MOE_GGUF, SIGMOID = {"expert_count": 8, "expert_used_count": 2}, gguf.ExpertGatingFuncType.SIGMOID
 BAD_FILES = [
     (lambda path: None, errors.ModelNotFound, "no such file"),
     (holds(b""), errors.CorruptModel, "empty"),
@@ -62,7 +64,15 @@ BAD_FILES = [
     ),
     (with_tensor("blk.0.attn_x.weight", np.zeros(4, np.float32), Type.F32), errors.UnsupportedModel, r"attn_x"),
     (says("gptneox"), errors.UnsupportedModel, "gptneox.*llama"),
-    (says(expert_count=8), errors.UnsupportedModel, "experts"),
+    (says("granite", expert_count=8), errors.UnsupportedModel, "expert_count 8 is not supported for GraniteFor"),
+    (says(expert_count=8), errors.CorruptModel, "expert_used_count is None"),
+    (says(expert_count=8, expert_used_count=2), errors.MissingTensor, r"layers\.0\.block_sparse_moe\.gate\.weight"),
+    (
+        says("olmoe", **MOE_GGUF, expert_gating_func=SIGMOID),
+        errors.UnsupportedModel,
+        "expert_gating_func is 2",
+    ),
+    (says("olmoe", **MOE_GGUF, expert_weights_norm=True), errors.UnsupportedModel, "expert_weights_norm is True"),
     (says("olmo2", sliding_window=4096), errors.UnsupportedModel, "attention.sliding_window"),
     (says("granite", rope_scaling_finetuned=False), errors.UnsupportedModel, "rope.scaling.finetuned"),
     (says(rope_dimension_count=files.HEAD // 2), errors.UnsupportedModel, "rotary"),

@@ -22,12 +22,13 @@ from legato_protocol.sampling.parameters import SamplingParams
 MIXED = {"attn_v": Type.Q6_K, "ffn_down": Type.Q5_K, "token_embd": Type.Q6_K, "attn_q": Type.Q8_0, "ffn_up": Type.Q5_1}
 
 
-def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path: Path) -> None:
-    others = {other: files.tiny(other) for other in MIXED.values()}
-    tensors = files.tiny(Type.Q4_K) | {
-        name: others[other][name] for name in files.TENSORS for part, other in MIXED.items() if part in name
-    }
-    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+@pytest.mark.parametrize("experts", [0, 4])
+def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path: Path, experts: int) -> None:
+    others = {other: files.tiny(other, experts=experts) for other in MIXED.values()}
+    tensors = files.tiny(Type.Q4_K, experts=experts)
+    tensors |= {name: others[other][name] for name in tensors for part, other in MIXED.items() if part in name}
+    metadata = {"expert_count": experts, "expert_used_count": 2} if experts else {}
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors, **metadata))
     given = {"block_size": 16, "kv_cache_bytes": 8 << 20, "dtype": "auto", "threads": 1, "max_length": 128}
     runner = Runner.load(checkpoint, RunnerOptions(instructions=PROCESSORS["codes"], **given))
     prompts = [prompt(count, count, files.VOCAB) for count in (1, 7, 40, 90)]
@@ -47,7 +48,7 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
 
 
 DEQUANTIZED, KEPT = "of 14 weights, 14 dequantized to float32", "of 14 weights, 14 kept as codes"
-FOLDERS = [
+DENSE_FOLDERS = [
     ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, for dynamic activations): {DEQUANTIZED}"),
     ("float-quantized, channel", "auto", DEQUANTIZED),
     ("int-quantized", "auto", KEPT),
@@ -59,13 +60,22 @@ FOLDERS = [
     ("gptq, 8 bits", "auto", KEPT),
     ("awq", "auto", KEPT),
 ]
+DENSE, MOE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
+EXPERTS_DEQUANTIZED, EXPERTS_KEPT = (text.replace("14", "32") for text in (DEQUANTIZED, KEPT))
+FOLDERS = [
+    *((*row, DENSE) for row in DENSE_FOLDERS),
+    ("fp8, blocks", "auto", EXPERTS_DEQUANTIZED, MOE),
+    ("pack-quantized W4A16, bfloat16", "auto", EXPERTS_KEPT, MOE),
+    ("gptq", "auto", EXPERTS_KEPT, MOE),
+    ("awq", "auto", EXPERTS_KEPT, MOE),
+]
 
 
-@pytest.mark.parametrize(("name", "dtype", "text"), FOLDERS)
+@pytest.mark.parametrize(("name", "dtype", "text", "architecture"), FOLDERS)
 def test_greedy_tokens_of_quantized_folders_are_those_of_transformers(
-    sequences, oracle_of, tmp_path: Path, name: str, dtype: str, text: str
+    sequences, oracle_of, tmp_path: Path, name: str, dtype: str, text: str, architecture: str
 ) -> None:
-    folders.write(tmp_path, folders.KINDS[name])
+    folders.write(tmp_path, folders.KINDS[name], architecture=architecture)
     checkpoint = open_weights(tmp_path)
     given = {"block_size": 16, "kv_cache_bytes": 8 << 20, "dtype": dtype, "threads": 1, "max_length": 128}
     runner = Runner.load(checkpoint, RunnerOptions(instructions=PROCESSORS["codes"], **given))

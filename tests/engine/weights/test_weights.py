@@ -1,6 +1,7 @@
 """Weights: every number format gives what its reference gives."""
 
 import json
+import re
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,10 @@ LINEAR = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor
 SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 3.0}
 
 
+def experts(count: int, active: int) -> dict[str, int]:
+    return {"expert_count": count, "expert_used_count": active}
+
+
 @pytest.mark.parametrize(
     ("name", "architecture", "metadata"),
     [
@@ -232,26 +237,45 @@ SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4
         ("olmo 2", "olmo2", {}),
         ("smollm 3", "smollm3", {}),
         ("phi 3", "phi3", {"sliding_window": 48, "rope_dimension_count": 24}),
+        ("qwen 3 moe", "qwen3moe", experts(8, 3) | {"expert_feed_forward_length": 64, "expert_weights_norm": True}),
+        (
+            "qwen 2 moe",
+            "qwen2moe",
+            experts(6, 2)
+            | {
+                "expert_feed_forward_length": 32,
+                "expert_shared_feed_forward_length": 64,
+            },
+        ),
+        ("mixtral", "llama", experts(4, 2)),
+        ("olmoe", "olmoe", experts(8, 2)),
         ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
     ],
 )
 def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
     tmp_path: Path, name: str, architecture: str, metadata: dict[str, Any]
 ) -> None:
-    """Names of tensors are those of llama.cpp's converter; those of Llama's kin have queries and keys reordered, and
-    norms of Gemma 1 added."""
+    """Names of tensors are those of llama.cpp's converter; those of Llama's kin have queries and keys reordered,
+    norms of Gemma 1 added, and experts of a layer are one tensor."""
     raw = CONFIGS[name] | {"num_hidden_layers": 4, "no_rope_layers": None, "query_pre_attn_scalar": 32}
+    raw |= {"sliding_window": None} if name == "mixtral" else {}
     config = from_huggingface(raw | ({"partial_rotary_factor": 0.75} if architecture == "phi3" else {}), name)
     weights = RandomCheckpoint(config)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.layers)
     tensors: Tensors = {}
-    for each in weights.names():
+    for each in sorted(weights.names()):
         tensor = weights.tensor(each)
-        if architecture in ("granite", "smollm3") and each.endswith((".q_proj.weight", ".k_proj.weight")):
+        if architecture in ("granite", "smollm3", "llama") and each.endswith((".q_proj.weight", ".k_proj.weight")):
             tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
         if each.endswith("norm.weight"):
             tensor = tensor + config.norm_offset
-        tensors[names.get_name(each, (".weight",)) or each] = tensor.numpy(), Type.F32
+        together, count = re.subn(r"\.experts\.\d+\.", ".experts.", each)
+        place = names.get_name(together, (".weight",)) or each
+        data = tensor.squeeze().numpy()
+        if count:
+            held = [tensors[place][0]] if place in tensors else []
+            data = np.concatenate((*held, data[None]))
+        tensors[place] = data, Type.F32
     sizes = {
         "block_count": 4, "context_length": config.max_length, "embedding_length": config.hidden_size,
         "feed_forward_length": config.intermediate_size, "head_count": config.heads, "head_count_kv": config.kv_heads,
