@@ -203,11 +203,15 @@ class SlowClient(GatewayError):
 
 
 class LateRequest(GatewayError):
-    """The client sent its request too slowly."""
+    """The client sent its request too slowly. The rest is not waited for."""
 
     status = 408
     type = "invalid_request_error"
     code = "request_timeout"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "connection": "close"}
 
 
 class InternalFault(GatewayError):

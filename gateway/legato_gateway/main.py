@@ -20,6 +20,7 @@ from legato_gateway.gateway import Gateway
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.http import server
 from legato_gateway.http.connections import protocol
+from legato_gateway.http.connections.body_rate import BodyRate
 from legato_gateway.http.connections.limits import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
 from legato_gateway.serving.bodies import preparation
@@ -111,8 +112,8 @@ def _server(
         count_refusal=gateway.relay.demand.count_refusal,
     )
     config = uvicorn.Config(
-        ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
-        http=protocol.factory(places, settings.allowed_origins),
+        BodyRate(ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}), places),
+        http=protocol.factory(places),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from legato_gateway.http.connections import protocol
+from legato_gateway.http.connections.body_rate import BodyRate
 from legato_gateway.http.connections.limits import Connections
 
 
@@ -16,14 +17,14 @@ from legato_gateway.http.connections.limits import Connections
 async def listening(
     app: Any,
     places: Connections | None = None,
-    origins: Sequence[str] = (),
     state: ServerState | None = None,
     app_state: dict[str, Any] | None = None,
     **tls: Any,
 ) -> AsyncIterator[tuple[str, int]]:
     """Serves the application and yields the address."""
-    made = protocol.factory(places or Connections(), origins)
-    config = uvicorn.Config(app, http=made, log_config=None, lifespan="off", ws="none")
+    places = places or Connections()
+    made = protocol.factory(places)
+    config = uvicorn.Config(BodyRate(app, places), http=made, log_config=None, lifespan="off", ws="none")
     config.load()
     common = {"config": config, "server_state": state or ServerState(), "app_state": app_state or {}}
     server = await asyncio.get_running_loop().create_server(lambda: made(**common), "127.0.0.1", 0, **tls)

@@ -34,14 +34,3 @@ def allow(app: Starlette, origins: Sequence[str]) -> None:
         expose_headers=EXPOSED,
         max_age=MAX_AGE,
     )
-
-
-def headers(origins: Sequence[str], origin: str | None) -> dict[str, str]:
-    """Returns the headers that `allow` would add, for an error sent without the application.
-
-    Caches do not store such answers, so no `Vary` is needed.
-    """
-    if origin is None or not ("*" in origins or origin in origins):
-        return {}
-    allowed = "*" if "*" in origins else origin
-    return {"access-control-allow-origin": allowed, "access-control-expose-headers": ", ".join(EXPOSED)}

@@ -2,20 +2,20 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from msgspec import structs
+from starlette.types import Receive
 
 from legato_gateway.admission.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.serving.disconnect import disconnected
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire.demand import LONGEST_WAIT, STALE_AFTER, DemandReport, ReportedLoad, WorkerLink, encode
 
 CHECK_EVERY = 1.0  # seconds; a request that is queued does not wait for the next check
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class DemandReporter:
@@ -114,7 +114,7 @@ class DemandWatch:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + min(seconds, LONGEST_WAIT)
-        left = asyncio.ensure_future(_disconnect(receive))
+        left = asyncio.ensure_future(disconnected(receive))
         try:
             while not (self._closed or left.done() or changed()) and (rest := until - loop.time()) > 0:
                 await self._pause(min(rest, CHECK_EVERY), left)
@@ -129,8 +129,3 @@ class DemandWatch:
             await asyncio.wait((notified, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiting.discard(notified)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

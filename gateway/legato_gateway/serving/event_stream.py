@@ -6,7 +6,6 @@ events skips, keeps them open while requests are queued or being retried.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +37,6 @@ class EventStream:
         self._first = first
         self._beginning = asyncio.Lock()
         self._started = asyncio.Event()
-        self._asked = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._said = self._clock()  # time of the last write
 
@@ -68,18 +66,11 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
         self._said = self._clock()
 
-    def ask(self) -> None:
-        """Requests a comment now if the response has started: writing shows whether the client is still connected."""
-        if self.started:
-            self._asked.set()
-
     async def keep_alive(self, seconds: float) -> None:
-        """Writes a comment after `seconds` of silence (0: never) and on request, until cancelled."""
-        while True:
-            left = self._said + seconds - self._clock() if seconds else None
-            if left is None or left > 0:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._asked.wait(), left)
-            if self._asked.is_set() or (left is not None and left <= 0):
-                self._asked.clear()
+        """Writes a comment after `seconds` of silence, until cancelled; 0: never."""
+        while seconds:
+            left = self._said + seconds - self._clock()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
                 await self.write(COMMENT)

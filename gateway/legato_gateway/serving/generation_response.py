@@ -19,6 +19,7 @@ from legato_gateway.access_log import ENTRY, SPAN, AccessEntry
 from legato_gateway.errors import DeadlineExceeded, GatewayError, InternalFault
 from legato_gateway.request import Delta, Generation, Relay, RouteRecord, Usage
 from legato_gateway.serving import ignored
+from legato_gateway.serving.disconnect import disconnected
 from legato_gateway.serving.event_stream import EventStream, StreamPolicy
 from legato_gateway.serving.prepared_request import CollectedChoice, PreparedRequest, Writer
 from legato_protocol import names
@@ -38,23 +39,22 @@ class GenerationResponse(Response):
         self._prepared = prepared
         self._relay = relay
         self._generations: list[Generation] = []
-        self._events: EventStream | None = None  # of a streamed answer
         self._written: tuple[float, float] | None = None  # times of the first and the latest token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ignored = ignored.header(scope)
         self._generations = [self._relay.submit(request) for request in self._prepared.requests]
         run = asyncio.create_task(self._stream(scope, send) if self._prepared.stream else self._whole(send))
-        disconnected = asyncio.create_task(self._wait_disconnected(receive))
+        leaving = asyncio.create_task(disconnected(receive))
         try:
-            await asyncio.wait((run, disconnected), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((run, leaving), return_when=asyncio.FIRST_COMPLETED)
             if run.done():
                 await run
         finally:
             run.cancel()
-            disconnected.cancel()
+            leaving.cancel()
             await asyncio.gather(*(generation.cancel() for generation in self._generations))
-            await asyncio.gather(run, disconnected, return_exceptions=True)
+            await asyncio.gather(run, leaving, return_exceptions=True)
             routes = [generation.route for generation in self._generations]
             slowest = max(routes, key=lambda route: route.seconds.get("total", 0.0)).seconds
             if (per_token := self._client_tpot()) is not None:
@@ -112,7 +112,7 @@ class GenerationResponse(Response):
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         writer = self._prepared.writer
-        events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS), writer.begin)
+        events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS), writer.begin)
         keeping = asyncio.create_task(self._keep(events))
         try:
             async with aclosing(self._batches()) as batches:
@@ -152,12 +152,6 @@ class GenerationResponse(Response):
         else:
             await events.wait_started()
         await events.keep_alive(seconds)
-
-    async def _wait_disconnected(self, receive: Receive) -> None:
-        """Returns when the client disconnects. Other messages ask for a check, see `half_closed`."""
-        while (await receive())["type"] != "http.disconnect":
-            if self._events is not None:
-                self._events.ask()
 
     async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         own = [(self._prepared.id_header, self._prepared.id.encode())]

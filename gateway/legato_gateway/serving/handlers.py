@@ -1,20 +1,18 @@
 """Handles requests of all APIs. FastAPI does not read bodies: their size is limited while they arrive."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
 
 from legato_gateway.errors import DeadlineExceeded, LateBody
 from legato_gateway.serving import ignored, openapi
 from legato_gateway.serving.bodies import reading
 from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.disconnect import unless_left
 from legato_gateway.serving.generation_response import GenerationResponse
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, Prepare
@@ -63,25 +61,3 @@ async def prepared(
                 ignored.keep(request.scope, names)
                 _log.debug("answered without %s", ", ".join(names))
             return made
-
-
-async def unless_left(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Awaits `work`. Cancels it and raises ClientDisconnect if the client disconnects first.
-
-    The whole body must have been read from `receive`.
-    """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return await working
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -10,7 +10,7 @@ from tests.support.asgi import Sender
 
 from legato_gateway.access_log import CLIENT_LEFT
 from legato_gateway.serving.bodies.budget import SMALL
-from legato_gateway.serving.handlers import unless_left
+from legato_gateway.serving.disconnect import unless_left
 
 
 async def answer():

@@ -21,7 +21,6 @@ class Exchange(Poster):
         super().__init__()
         self.gateway, self.times = gateway, []
         self._body = [json.dumps({"model": "tiny", "stream": True, **body}).encode()]
-        self._half_closed = asyncio.Event()
 
     @property
     def generation(self):
@@ -42,13 +41,8 @@ class Exchange(Poster):
 
     async def receive(self):
         if not self._body:
-            await self._half_closed.wait()
-            self._half_closed.clear()
-        return {"type": "http.request", "body": self._body.pop() if self._body else b"", "more_body": False}
-
-    def half_close(self):
-        """The client sends nothing more: the server asks whether it is there."""
-        self._half_closed.set()
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": self._body.pop(), "more_body": False}
 
     async def send(self, message):
         self.times.append(asyncio.get_running_loop().time())
@@ -132,23 +126,6 @@ async def test_a_request_that_is_queued_for_long_is_not_silent_either(make):
     await asyncio.sleep(40)
     assert (exchange.sent[0]["status"], exchange.times[0] - start) == (200, pytest.approx(15))
     assert len(exchange.times_of_comments) == 1
-    running.cancel()
-
-
-@pytest.mark.parametrize("keep_alive", [0, 15])
-async def test_a_client_that_sends_nothing_more_is_asked_immediately_whether_it_is_there(make, keep_alive):
-    gateway = make(StreamPolicy(keep_alive=keep_alive))
-    exchange, running, _ = await begun(gateway, gateway.gate())
-    exchange.half_close()
-    await asyncio.sleep(1)
-    assert exchange.sent == []  # a client that waits for a head is asked by the server itself
-    exchange.generation.admitted.set()
-    await asyncio.sleep(1)
-    for asked in range(1, 3):
-        exchange.half_close()
-        await asyncio.sleep(0.1)
-        assert len(exchange.times_of_comments) == asked
-    assert not running.done()
     running.cancel()
 
 

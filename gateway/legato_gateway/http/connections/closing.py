@@ -1,21 +1,16 @@
-"""Answers that close a connection: its own ones to incomplete or invalid requests, and the application's.
-
-The application may answer while the rest of a body is still arriving.
-
-Closing a socket with unread data resets the connection, and a client that is still sending may then never read its
-answer. nginx has `lingering_close` for that.
-"""
+"""Ends of connections: the server's own answers, and a transport on which the protocol decides how `close` works."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from legato_gateway import errors
 from legato_gateway.errors import GatewayError
 
 
 class AnswerTransport(asyncio.Transport):
-    """`transport`, except that `close` replaces its own."""
+    """`transport`, except that `close` replaces its own until `release`."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         super().__init__()
@@ -25,17 +20,30 @@ class AnswerTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._transport.write(data)
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
     def close(self) -> None:
         self._close()
 
+    def release(self) -> None:
+        """Restores the transport's own `close`, so that nothing refers to the protocol any more."""
+        self._close = self._transport.close
 
-def own_answer(error: GatewayError, more: Mapping[str, str]) -> bytes:
-    """Returns `error` as an HTTP response that closes the connection, without the application. `more` are headers."""
+
+def own_answer(error: GatewayError) -> bytes:
+    """Returns `error` as an HTTP response that closes the connection, without the application."""
     body = errors.body(error)
     own = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    lines = [f"{name}: {value}\r\n" for name, value in {**error.headers, **more, **own}.items()]
+    lines = [f"{name}: {value}\r\n" for name, value in {**error.headers, **own}.items()]
     status = HTTPStatus(error.http_status)
     return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode() + body

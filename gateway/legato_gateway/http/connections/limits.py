@@ -31,11 +31,10 @@ OWN_FILES: Final = 256  # descriptors reserved for workers, other ports and file
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Times in seconds. A body must bring `body_rate` bytes per second, over each `body_window`.
+    """Times in seconds. A body must bring `body_rate` bytes per second, over each `body_window` (0: no minimum).
 
-    If a request is answered before the end of its body, up to `discard` more bytes are read within `discard_time`:
-    clients that send everything before they read would lose the answer to a reset. Such a connection can be closed for
-    a new one.
+    If a request is answered before the end of its body, the rest is read for `discard_time`: clients that send
+    everything before they read would lose the answer to a reset. Such a connection can be closed for a new one.
 
     `idle` is the time that a connection is kept between requests. It must exceed the one of clients and load balancers,
     or a request that is sent just then is lost. The most patient load balancers keep them for 600 s.
@@ -46,7 +45,6 @@ class ConnectionLimits:
     body_rate: int = 1024
     body_window: float = 30.0
     idle: float = 620.0
-    discard: int = 128 << 20
     discard_time: float = 30.0
 
 
