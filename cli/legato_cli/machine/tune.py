@@ -12,7 +12,7 @@ from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
     from legato_engine.kernels.gpu.configurations import Table
-    from legato_engine.kernels.gpu.tuning.cases import TuningDevice
+    from legato_engine.kernels.gpu.tuning.device import TuningDevice
     from legato_engine.kernels.gpu.tuning.search import Case, Found
 HELP = "find the fastest configurations of the kernels for this machine's GPU"
 DESCRIPTION = (
@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from legato_engine.errors import NoDevice
     from legato_engine.kernels.gpu import configurations
     from legato_engine.kernels.gpu.tuning import cases
+    from legato_engine.kernels.gpu.tuning.device import TuningDevice
     from legato_engine.runner import backends
 
     path = Path(args.table or configurations.FILE)
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         table = configurations.Table.read(path.read_text())
         gpu = backends.gpu("cuda")
         assert gpu is not None
-        place = cases.TuningDevice(gpu.place, gpu.chip, gpu.processors)
+        place = TuningDevice(gpu.place, gpu.chip, gpu.processors)
         chosen = list(cases.all_of(place, args.kernel))
         if not args.dry_run and not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} cannot be written to: name a table with --table, or give --dry-run")

@@ -12,7 +12,7 @@ from legato_cli.machine import tune
 from legato_engine.kernels.gpu import configurations
 from legato_engine.kernels.gpu.configurations import Configuration, Table
 from legato_engine.kernels.gpu.tuning import timing
-from legato_engine.kernels.gpu.tuning.cases import TuningDevice
+from legato_engine.kernels.gpu.tuning.device import TuningDevice
 from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial
 
 PLACE = TuningDevice(torch.device("cpu"), "sm_90", 132)

@@ -5,7 +5,6 @@ Sampling and the expansion of a step's inputs are not tuned: they take microseco
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,55 +15,11 @@ from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.gpu.silu_mul import silu_mul
+from legato_engine.kernels.gpu.tuning import code_cases
+from legato_engine.kernels.gpu.tuning.device import WARPS, TuningDevice
 from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial
 
 EPS = 1e-5
-WARPS = (2, 4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Rows that decode, tokens of their contexts, tokens of a prompt and of a step, and widths of a model."""
-
-    head_dims: tuple[int, ...] = (64, 128, 256)
-    groups: tuple[int, ...] = (1, 4, 8)
-    block_sizes: tuple[int, ...] = (16, 32, 64)
-    kv_heads: int = 8
-    rows: int = 64
-    context: int = 4096
-    prompt: int = 4096
-    tokens: int = 2048
-    hidden: int = 4096
-    inner: int = 14336
-    words: int = 1 << 18  # of 64 bits, in a block
-    blocks: int = 64
-    dtype: torch.dtype = torch.bfloat16
-
-
-@dataclass(frozen=True, slots=True)
-class TuningDevice:
-    """The device that kernels are tuned for."""
-
-    device: torch.device
-    chip: str
-    processors: int
-    sizes: Sizes = Sizes()
-
-    def random(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
-
-    def seeded(self, make: Callable[[Configuration], TuningTrial]) -> Callable[[Configuration], TuningTrial]:
-        """The same random numbers for every configuration."""
-
-        def made(config: Configuration) -> TuningTrial:
-            torch.manual_seed(0)
-            return make(config)
-
-        return made
-
-    def shape(self, head_dim: int, group: int, block_size: int) -> Shape:
-        sizes = self.sizes
-        return Shape(head_dim, group, sizes.kv_heads, block_size, sizes.dtype, self.device, self.processors)
 
 
 def all_of(place: TuningDevice, kernels: Sequence[str] = ()) -> Iterator[Case]:
@@ -189,4 +144,8 @@ KERNELS: dict[str, Callable[[TuningDevice], Iterator[Case]]] = {
     "add_rms_norm": _add_rms_norm,
     "silu_mul": _silu_mul,
     "sum_blocks": _sum_blocks,
+    "multiply_codes": code_cases.multiply_codes,
+    "dequantize_codes": code_cases.dequantize_codes,
+    "quantize_rows": code_cases.quantize_rows,
+    "multiply_fp8": code_cases.multiply_fp8,
 }
