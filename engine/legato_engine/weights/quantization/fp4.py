@@ -19,6 +19,7 @@ from legato_engine.weights.quantization.packing import unpack
 from legato_engine.weights.quantization.weight import QuantizedWeight, StoredWeight
 
 _NAN = 255  # the exponent that stands for NaN
+_EXACT = range(104, 144)  # exponents of scales whose halves float16 represents
 
 
 class Fp4Weight(QuantizedWeight):
@@ -61,6 +62,9 @@ class Fp4Weight(QuantizedWeight):
     def packed_bits(self) -> float | None:
         """Bits per value of `packed`; None if float16 cannot hold the scales. Reads scales; codes only if some of them
         do not fit. Raises CorruptModel."""
+        exponents = self._checked()
+        if int(exponents.min()) in _EXACT and int(exponents.max()) in _EXACT:
+            return 8.5
         scales = self._scales()
         return 8.5 if torch.equal(scales.half().float(), scales) else None
 
