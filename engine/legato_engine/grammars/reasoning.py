@@ -43,6 +43,8 @@ class ReasoningPosition:
         span, rules = self._span, self._rules
         if span.inside and rules.budget is not None and span.count >= rules.budget:
             return self._only(rules.marks.close)
+        if rules.marks.header and self._answer is not None:
+            return self._answer.allowed(output, stops, early)
         if span.inside or self._answer is None:
             return self._all_but(stops) if early or self._answer is not None else _ALL
         mask = self._answer.allowed(output[span.behind :], stops, early)
@@ -54,7 +56,7 @@ class ReasoningPosition:
         behind = self._span.behind
         self._span.follow(output[self._read :])
         self._read = len(output)
-        if self._answer is not None and self._span.behind != behind:
+        if self._answer is not None and self._span.behind != behind and not self._rules.marks.header:
             self._answer = self._answer.at_start()  # it may have read white space before the reasoning
 
     def _only(self, token: int) -> bytes:
