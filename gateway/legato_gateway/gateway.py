@@ -78,8 +78,9 @@ class Gateway:
         length, most = self._length.tokens(), settings.max_output_tokens
         served = ServedModel(settings.served_name, length, most, defaults=defaults)
         reporter = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
-        state = self._state(settings, served, context, reporter)
-        serving = self._serving(settings, tokens, served, processes)
+        model_serving = ModelServing.of_model(tokens, served, settings.tool_call_parser, settings.reasoning_parser)
+        state = self._state(settings, model_serving, context, reporter)
+        serving = self._serving(settings, model_serving, processes)
         log = access_log.writer(settings.access_log)
         self.app = app.create(app.Parts(serving, state, log, self.tracing, self._responses, settings.allowed_origins))
         self.health = health.create(state)
@@ -100,19 +101,20 @@ class Gateway:
         return RequestRelay(context, dispatcher, tokens, self.links, assembly.relaying(settings), tracer)
 
     def _state(
-        self, settings: GatewaySettings, served: ServedModel, context: RelayContext, demand: DemandReporter
+        self, settings: GatewaySettings, serving: ModelServing, context: RelayContext, demand: DemandReporter
     ) -> State:
+        known = {"name": serving.model.name, "default_sampling_params": serving.model.defaults.given()}
+
         def model() -> dict[str, Any]:
-            defaults = served.defaults.given()
-            return {"name": served.name, "max_length": self._length.tokens(), "default_sampling_params": defaults}
+            return {**known, "max_length": self._length.tokens(), **serving.formats()}
 
         return State(context, self.relay, self.discovery, demand, settings.hold_without_workers, model)
 
     def _serving(
-        self, settings: GatewaySettings, tokens: ModelTokenizer, served: ServedModel, processes: Executor | None
+        self, settings: GatewaySettings, model_serving: ModelServing, processes: Executor | None
     ) -> ServingContext:
         return ServingContext(
-            model_serving=ModelServing.of_model(tokens, served, settings.tool_call_parser, settings.reasoning_parser),
+            model_serving=model_serving,
             relay=self.relay,
             adapters=self._adapters.names,
             length=self._length.tokens,

@@ -13,6 +13,7 @@ from legato_protocol.wire.packed_logprobs import PackedLogprobs, PromptToken
 from legato_protocol.wire.stream import TokenLogprobs
 
 PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
+TOKEN_MARK: Final = "\ufdd0"  # before special tokens in text that may also contain their text: a noncharacter
 MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt
 Operation = Literal["chat", "text_completion"]  # the names in traces
 
@@ -84,6 +85,7 @@ class GenerationRequest:
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: not traced
     include_stop: bool = False  # the stop string that ends a choice is part of its text
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are shown in the text
+    marked_tokens: frozenset[int] = frozenset()  # special tokens that are shown in it after a mark
     reasoning: ReasoningTokens | None = None  # the marks by which reasoning is counted, if it is
     explains_end: bool = False  # logprobs include the token that ends a choice
     least_tokens: int = 0  # per choice: earlier stop strings have no effect

@@ -33,7 +33,7 @@ from legato_gateway.request import Delta, GenerationRequest
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.testing.fake_engine import Fabric, token_at
-from legato_gateway.testing.fake_worker import FakeWorker
+from legato_gateway.testing.fake_worker import FakeWorker, FakeWorkerOptions
 from legato_gateway.tokenizer.detokenizer import Detokenizer
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
@@ -52,7 +52,7 @@ class Letters:
 
     table = tuple(b"%c%c" % (97 + i // 16, 97 + i % 16) for i in range(256))
 
-    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
+    def detokenizer(self, shown: frozenset[int] = frozenset(), marked: frozenset[int] = frozenset()) -> Detokenizer:
         return Detokenizer(self.table)
 
     def token_bytes(self, id: int) -> bytes:
@@ -195,13 +195,14 @@ def pools(prefill: int = 1, decode: int = 2, **options: Any) -> list[FakeWorker]
     """Workers p0…, d0… on one fabric."""
     roles = [*[("prefill", f"p{i}") for i in range(prefill)], *[("decode", f"d{i}") for i in range(decode)]]
     fabric = Fabric()
-    return [FakeWorker(name, role, fabric=fabric, token=TOKEN, **options) for role, name in roles]
+    return [FakeWorker(name, role, fabric=fabric, options=FakeWorkerOptions(TOKEN, **options)) for role, name in roles]
 
 
 def unified(count: int = 2, **options: Any) -> list[FakeWorker]:
     """Unified workers u0… on one fabric."""
     fabric = Fabric()
-    return [FakeWorker(f"u{i}", "unified", fabric=fabric, token=TOKEN, **options) for i in range(count)]
+    made = FakeWorkerOptions(TOKEN, **options)
+    return [FakeWorker(f"u{i}", "unified", fabric=fabric, options=made) for i in range(count)]
 
 
 @pytest.fixture(scope="session")

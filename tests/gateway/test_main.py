@@ -214,7 +214,9 @@ async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(
         (listed_model,) = (await gateway.get("/v1/models")).json()["data"]
         assert listed_model["default_sampling_params"] == shown
         state = (await gateway.get("/state", "control", token=True)).json()
+        formats = {key: state["model"].pop(key)["reason"] for key in ("tool_calls", "reasoning")}
         assert state["model"] == {"name": "m", "max_length": 4096, "default_sampling_params": shown}
+        assert formats["tool_calls"] == "the chat template takes no tools"
         body = {"input": "hello", "max_output_tokens": 4, "seed": 7}
         made = (await gateway.client.post("/v1/responses", json=body)).json()
         (sent,) = worker.got(Generate)

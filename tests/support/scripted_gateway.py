@@ -64,7 +64,7 @@ class ByteTokens:
         return f"{{{{ {variable} }}}}" in (self.chat_template or "")
 
     def special_ids(self, texts: Collection[str]) -> frozenset[int]:
-        marks = {id for id, mark in enumerate(self.marks, END + 1) if mark in texts and mark.startswith("[")}
+        marks = {id for id, mark in enumerate(self.marks, END + 1) if mark in texts and mark.startswith(("[", "<|"))}
         return frozenset({END} if "[TOOL_CALLS]" in texts else marks)
 
     @property

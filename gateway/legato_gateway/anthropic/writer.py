@@ -13,6 +13,7 @@ from msgspec.json import encode
 from legato_gateway.anthropic import errors
 from legato_gateway.errors import GatewayError
 from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
+from legato_gateway.parsers.tool_calls.said import BREAK
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.prepared_request import CollectedChoice
 
@@ -80,7 +81,7 @@ class BlockEvents:
             if self._open != "thinking":
                 self._start({"type": "thinking", "thinking": "", "signature": ""}, events)
             events.append(self._more({"type": "thinking_delta", "thinking": thought}))
-        if text := delta.get("content"):
+        if (text := delta.get("content")) and (text != BREAK or self._open == "text"):  # a new block is a break
             if self._open != "text":
                 self._start({"type": "text", "text": ""}, events)
             events.append(self._more({"type": "text_delta", "text": text}))

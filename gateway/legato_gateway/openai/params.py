@@ -58,7 +58,7 @@ def sampling(
     """Returns the sampling parameters. Null means absent. Raises BadRequest for contradictory values."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
-    defaults, vocabulary, model_ends = serving.model.defaults, serving.tokens.vocab_size, serving.tokens.eos_ids
+    defaults, vocabulary, model_ends = serving.model.defaults, serving.tokens.vocab_size, serving.eos_ids
     ends, least = () if body.ignore_eos else model_ends, body.min_tokens or 0
     if grammar is not None and grammar.ends:
         if not model_ends:
@@ -135,6 +135,7 @@ def request(
         trace=options.trace,
         include_stop=include_stop,
         shown_tokens=shown_tokens.union(specials) if include_stop else shown_tokens,
+        marked_tokens=serving.reasoning.marked if isinstance(body, ChatBody) else frozenset(),
         reasoning=reasoning,
         explains_end=explains_end,
         least_tokens=body.min_tokens or 0,

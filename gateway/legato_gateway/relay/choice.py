@@ -3,7 +3,7 @@
 from itertools import takewhile
 
 from legato_gateway.request import Delta, GenerationRequest, TokenText
-from legato_gateway.tokenizer.detokenizer import StopStrings
+from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol.sampling.reasoning import ReasoningSpan
 from legato_protocol.wire.stream import TokenItem, TokenLogprobs
@@ -14,9 +14,9 @@ class _Details:
 
     __slots__ = ("_detokenizer", "_place", "_tokens", "_vocabulary")
 
-    def __init__(self, vocabulary: ModelTokenizer, shown: frozenset[int]) -> None:
+    def __init__(self, vocabulary: ModelTokenizer, detokenizer: Detokenizer) -> None:
         self._vocabulary = vocabulary
-        self._detokenizer = vocabulary.detokenizer(shown)
+        self._detokenizer = detokenizer
         self._place = 0
         self._tokens: list[TokenText] = []
 
@@ -72,13 +72,15 @@ class OutputChoice:
         self.finish: str | None = None
         self.first_at = self.last_at = 0.0
         self.reserved_blocks = self.peak_blocks = 0  # of KV; the route has the sums over all choices
-        self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
+        shown, marked = request.shown_tokens, request.marked_tokens
+        self._detokenizer = vocabulary.detokenizer(shown, marked)
         self._include_stop = request.include_stop
         self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
         self._stop_tokens = request.own_stop_tokens
         self._special_stops = request.special_stops
         self._least = request.least_tokens
-        self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
+        explains = request.params.logprobs is not None
+        self._details = _Details(vocabulary, vocabulary.detokenizer(shown, marked)) if explains else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._explains_end = request.explains_end
         self._said = 0  # characters

@@ -4,9 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
+from legato_gateway.parsers.harmony import history
+from legato_gateway.parsers.harmony import support as harmony
+from legato_gateway.parsers.harmony.tokens import FAMILY
 from legato_gateway.parsers.reasoning import support as reasoning_support
 from legato_gateway.parsers.reasoning.support import ReasoningSupport
 from legato_gateway.parsers.tool_calls import families
@@ -53,6 +57,11 @@ class ModelServing:
         tools = families.for_model(tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
         tools = replace(tools, in_system=_has_system(tokens))
         reasoning = reasoning_support.for_model(reasoning_parser, tokens.chat_template, tokens)
+        chosen = harmony.HarmonyChoice(tool_call_parser, reasoning_parser, tokens.chat_template, model.name)
+        if chosen.reason:
+            tools, reasoning = _harmony(tokens, chosen, tools)
+        elif tools.family == FAMILY:
+            tools = replace(tools, family=None, why_not="gateway.reasoningParser names another format")
         return cls(tokens, model, tools, reasoning)
 
     @property
@@ -60,6 +69,28 @@ class ModelServing:
         """All models that clients can name, the base model first."""
         adapted = [replace(self.model, name=name, parent=self.model.name) for name in self.adapters]
         return (self.model, *adapted)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        special = self.reasoning.harmony
+        return self.tokens.eos_ids if special is None else special.ends(self.tokens.eos_ids)
+
+    def template_input(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Returns messages and variables for the chat template."""
+        if self.reasoning.harmony is not None:
+            return history.template_input(messages, tools)
+        return self.tools.template_input(messages, tools)
+
+    def formats(self) -> dict[str, dict[str, str | None]]:
+        """Returns the formats of calls and of reasoning, each with the reason for it."""
+        tools, reasoning = self.tools, self.reasoning
+        return {
+            "tool_calls": {"format": tools.family, "reason": tools.why if tools.family else tools.why_not},
+            "reasoning": {"format": reasoning.family, "reason": reasoning.why},
+        }
 
     def bounded(self, max_output: int | None) -> "ModelServing":
         """Returns a copy that bounds answers to `max_output` tokens; None: the service's bound."""
@@ -102,6 +133,22 @@ class ModelServing:
         if max(prompt) >= self.tokens.vocab_size:
             text = f"not a valid token id in {param}: {max(prompt)} (0 to {self.tokens.vocab_size - 1})"
             raise BadRequest(text, param=param)
+
+
+def _harmony(
+    tokens: ModelTokenizer, chosen: harmony.HarmonyChoice, tools: ToolSupport
+) -> tuple[ToolSupport, ReasoningSupport]:
+    """Returns the support of a model in whose answers calls and reasoning are parts of one format."""
+    if (special := harmony.for_model(tokens)) is None:
+        text = "the tokenizer lacks special tokens of Harmony"
+        return replace(tools, family=None, why_not=text), ReasoningSupport(why=text)
+    hidden = chosen.reasoning == families.OFF
+    reasoning = ReasoningSupport(FAMILY, hidden=hidden, harmony=special, why=chosen.reason)
+    if chosen.tool_calls == families.OFF:
+        return tools, reasoning
+    if not tokens.template_takes("tools"):
+        return replace(tools, family=None, why_not="its chat template takes none"), reasoning
+    return ToolSupport(FAMILY, in_template=True, why=chosen.reason), reasoning
 
 
 def _has_system(tokens: ModelTokenizer) -> bool:

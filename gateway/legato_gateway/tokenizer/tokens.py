@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
 
+from legato_gateway.request import TOKEN_MARK
 from legato_gateway.tokenizer import files as tokenizer_files
 from legato_gateway.tokenizer import gguf
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
@@ -51,7 +52,7 @@ class ModelTokenizer:
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
         self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and after a text
-        self._tables = {frozenset[int](): self._table(frozenset())}
+        self._tables = {(frozenset[int](), frozenset[int]()): self._table(frozenset(), frozenset())}
         self.chat_template = files.chat_template
         self.tool_template = files.tool_template or files.chat_template
         self._template = _template(files.chat_template, files.special)
@@ -143,13 +144,13 @@ class ModelTokenizer:
         """Every special token's id."""
         return frozenset(self._special)
 
-    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
-        """Returns a detokenizer for one choice. It shows no special tokens but these."""
-        table = self._tables.get(shown)
+    def detokenizer(self, shown: frozenset[int] = frozenset(), marked: frozenset[int] = frozenset()) -> Detokenizer:
+        """Returns a detokenizer for one choice. Only these special tokens are shown, `marked` ones after TOKEN_MARK."""
+        table = self._tables.get((shown, marked))
         if table is None:
-            table = self._table(shown)
+            table = self._table(shown, marked)
             if len(self._tables) < _MOST_TABLES:  # clients choose which tokens are shown
-                self._tables[shown] = table
+                self._tables[shown, marked] = table
         return Detokenizer(table)
 
     def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:
@@ -158,9 +159,13 @@ class ModelTokenizer:
         room = max(0, keep - len(before) - len(behind))
         return [*before, *ids[max(0, len(ids) - room) :], *behind]
 
-    def _table(self, shown: frozenset[int]) -> list[bytes]:
-        hidden = self._special.keys() - shown
-        return [b"" if id in hidden else raw for id, raw in enumerate(self._bytes)]
+    def _table(self, shown: frozenset[int], marked: frozenset[int]) -> list[bytes]:
+        table = list(self._bytes)
+        for id in self._special.keys() - shown - marked:
+            table[id] = b""
+        for id in marked:
+            table[id] = TOKEN_MARK.encode() + table[id]
+        return table
 
 
 def _of_process(path: Path | None) -> ModelTokenizer:

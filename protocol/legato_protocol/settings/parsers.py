@@ -14,6 +14,7 @@ ToolCallSetting = Literal[
     "DeepSeek",
     "KimiK2",
     "GLM",
+    "Harmony",
     "Off",
 ]
-ReasoningSetting = Literal["Auto", "Think", "Mistral", "Off"]
+ReasoningSetting = Literal["Auto", "Think", "Mistral", "Harmony", "Off"]

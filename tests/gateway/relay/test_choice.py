@@ -73,7 +73,7 @@ class Pieces:
         self.table = table
         self._shown = [b"" if id in hidden else raw for id, raw in enumerate(table)]
 
-    def detokenizer(self, shown=frozenset()):
+    def detokenizer(self, shown=frozenset(), marked=frozenset()):
         return Detokenizer([raw if id in shown else self._shown[id] for id, raw in enumerate(self.table)])
 
     def token_bytes(self, id):

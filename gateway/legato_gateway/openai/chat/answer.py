@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from legato_gateway.openai.chat.text_tokens import TextTokens
 from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.parsers.reasoning.parser import FAMILIES, ReasoningParser
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.parsers.tool_calls.families import CallParser
-from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Piece, Place, Text
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Piece, Place, Text, Thought
 from legato_gateway.request import TokenText
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -42,11 +43,14 @@ class AnswerReader:
 
     def __init__(self, format: AnswerFormat) -> None:
         calls, reasoning = format.calls, format.reasoning
+        marks = FAMILIES.get(reasoning.family) if reasoning else None
         self._shows_reasoning = format.shows_reasoning
-        self._reasoning = ReasoningParser(FAMILIES[reasoning.family], reasoning.open_in_prompt) if reasoning else None
+        self._reasoning = ReasoningParser(marks, reasoning.open_in_prompt) if reasoning and marks else None
         self._pending: list[TokenText] = []
+        self._in_channels = reasoning is not None and marks is None
+        self._texts, self._places = TextTokens(), list[Place]()
         self._calls = calls
-        self._parser = CallParser(calls.written or calls.family, calls.functions) if calls else None
+        self._parser = _parser(calls, reasoning if marks is None else None)
         self._content_read = 0  # characters
         # Number of calls that are shown; None: all.
         self._most = None if calls is None or (calls.parallel and not calls.older) else 1
@@ -64,7 +68,7 @@ class AnswerReader:
                 last_reasoning, last_text = self._reasoning.finish()
                 reasoning, text = reasoning + last_reasoning, text + last_text
             if reasoning and self._shows_reasoning:
-                parts.append(({"reasoning_content": reasoning, "reasoning": reasoning}, ()))
+                parts.append((_thought_fields(reasoning), ()))
         return parts + self._content(text, finish)
 
     @property
@@ -82,6 +86,11 @@ class AnswerReader:
 
     def visible(self, tokens: Sequence[TokenText]) -> Sequence[TokenText]:
         """Returns the tokens, new and pending, that the client may see: all but hidden reasoning."""
+        if self._in_channels and not self._shows_reasoning:
+            self._texts.add(tokens)
+            shown = self._texts.take(self._places)
+            self._places.clear()
+            return shown
         if self._reasoning is None or self._shows_reasoning:
             return tokens
         self._pending += tokens
@@ -104,19 +113,24 @@ class AnswerReader:
             return [self._text_fields(Text(text, ((begin, begin + len(text)),)))] if text else []
         pieces = self._parser.push(text)
         if finish is not None:
-            pieces += self._parser.finish()
-        return [
-            self._text_fields(piece) if isinstance(piece, Text) else (self._call_fields(piece), ())
-            for piece in pieces
-            if self._is_shown(piece)
-        ]
+            pieces += self._parser.finish(finish == "stop")
+        parts = [self._fields(piece) for piece in pieces if self._is_shown(piece)]
+        self._places += [place for _, places in parts for place in places] if self._in_channels else ()
+        return parts
 
     def _is_shown(self, piece: Piece) -> bool:
-        """True unless `piece` is of a call above the limit, or markup of a required call that was cut off."""
-        assert self._calls is not None
+        """True unless `piece` is hidden reasoning, a call above the limit, or markup of a required call that was cut
+        off."""
         if isinstance(piece, Text):
-            return not self._calls.written
+            return self._calls is None or not self._calls.written
+        if isinstance(piece, Thought):
+            return self._shows_reasoning
         return self._most is None or piece.index < self._most
+
+    def _fields(self, piece: Piece) -> tuple[dict[str, Any], Sequence[Place]]:
+        if isinstance(piece, Text):
+            return self._text_fields(piece)
+        return (_thought_fields(piece.text) if isinstance(piece, Thought) else self._call_fields(piece)), ()
 
     def _text_fields(self, piece: Text) -> tuple[dict[str, Any], Sequence[Place]]:
         first = self._content_at
@@ -137,6 +151,17 @@ class AnswerReader:
         if self._calls is not None and self._calls.family == "Mistral":
             return "".join(secrets.choice(_LETTERS) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
+
+
+def _parser(calls: CallFormat | None, channels: ReasoningFormat | None) -> CallParser | None:
+    """Returns the parser of the content: of calls, or of all `channels`."""
+    if channels is not None:
+        return CallParser(channels.family, calls.functions if calls else {}, channels.header)
+    return CallParser(calls.written or calls.family, calls.functions) if calls else None
+
+
+def _thought_fields(text: str) -> dict[str, Any]:
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def message(deltas: list[dict[str, Any]], shows_reasoning: bool) -> dict[str, Any]:

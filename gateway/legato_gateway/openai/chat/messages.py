@@ -13,6 +13,7 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import ChatMessage, FunctionCall
+from legato_gateway.parsers.harmony.tokens import FAMILY as HARMONY
 from legato_gateway.parsers.tool_calls.sections import DEEPSEEK, KIMI
 from legato_gateway.tokenizer.chat_template import UnreadArguments, WrittenArguments
 
@@ -69,7 +70,7 @@ class _Conversation:
         self._names[id] = function.name
         self._numbered[id] = f"functions.{function.name}:{len(self._numbered)}"
         shown: dict[str, Any] = {"name": function.name, "arguments": _arguments(function.arguments)}
-        if self._family == DEEPSEEK:  # its templates append arguments to text
+        if self._family in (DEEPSEEK, HARMONY):  # templates append arguments to text, or the model's own are best
             shown["arguments"] = WrittenArguments(function.arguments.strip() or "{}")
         return {"id": self._id(id), "type": "function", "function": shown}
 

@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: converts its body to a relay request. `writer` writes its answers."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +9,13 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import extras, params, prompt_logprobs, structured_output, unsupported
-from legato_gateway.openai.chat import answer_start, reasoning_bounds, template_variables, tool_definitions
+from legato_gateway.openai.chat import (
+    answer_start,
+    harmony_grammar,
+    reasoning_bounds,
+    template_variables,
+    tool_definitions,
+)
 from legato_gateway.openai.chat import messages as chat_messages
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.answer_start import ChatStart
@@ -93,6 +100,8 @@ def rendered(
         unsupported.check_message(message, f"messages[{number}]")
     tools = tool_definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.parse(body))
     start = answer_start.parse(body, messages)
+    if serving.reasoning.harmony is not None and tools.grammar is not None and tools.calls is None:
+        tools = dataclasses.replace(tools, grammar=harmony_grammar.final(tools.grammar, start.continued))
     wanted = body.max_completion_tokens or body.max_tokens or 1
     keep = params.kept_tokens(body, serving.model.context, wanted)
     return tools, _prompt(serving, body, messages, tools, start, keep)
@@ -106,9 +115,9 @@ def _prompt(
     start: ChatStart,
     keep: int | None,
 ) -> tuple[int, ...]:
-    asked = template_variables.parse(body, serving.tokens.template_takes, serving.reasoning.family is not None)
+    asked = template_variables.parse(body, serving.tokens.template_takes, serving.reasoning)
     try:
-        templated, variables = serving.tools.template_input(
+        templated, variables = serving.template_input(
             chat_messages.templated(messages, serving.tools.family), tools.shown
         )
     except RecursionError:
@@ -135,7 +144,7 @@ def _reasoning(
 
 def _shown(serving: ModelServing, tools: OfferedTools, reasoning: ReasoningFormat | None) -> frozenset[int]:
     """Returns the special tokens that mark calls and reasoning."""
-    marks = reasoning_parser.FAMILIES[reasoning.family] if reasoning else None
+    marks = reasoning_parser.FAMILIES.get(reasoning.family) if reasoning else None
     texts = [
         *(FAMILIES[tools.calls.family].markers if tools.calls else ()),
         *((marks.open, marks.close) if marks else ()),

@@ -20,7 +20,12 @@ UNLIMITED: Final = -1  # vLLM's
 
 
 def switched_off(body: ChatBody, support: ReasoningSupport, takes: Callable[[str], bool]) -> ChatBody:
-    """Turns "no reasoning" into a budget of 0, if the template has no switch and workers enforce budgets."""
+    """Turns "no reasoning" into a budget of 0, if the template has no switch and workers enforce budgets.
+
+    The efforts of harmony begin with `low`.
+    """
+    if body.reasoning_effort == template_variables.NONE and support.harmony is not None:
+        return msgspec.structs.replace(body, reasoning_effort="low", thinking_token_budget=0)
     if (
         body.reasoning_effort != template_variables.NONE
         or not support.counts
@@ -47,6 +52,8 @@ def bounded(format: ReasoningFormat | None, budget: int | None, answer: AnswerGr
     """
     budget = None if budget == UNLIMITED else budget
     if format is None or format.tokens is None or (budget is None and answer is None):
+        return answer
+    if format.tokens.header and budget is None:  # the grammar covers all of the output
         return answer
     if answer is None:
         source = _encoded(ReasoningBounds(format.tokens, budget))

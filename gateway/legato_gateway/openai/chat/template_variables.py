@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import ChatBody
+from legato_gateway.parsers.reasoning.support import ReasoningSupport
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 
@@ -16,6 +17,7 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NONE: Final = "none"
 _GRADED: Final = "reasoning_effort"
 _SWITCHES: Final = ("enable_thinking", "thinking")  # Qwen's, Gemma's and GLM's; DeepSeek's and Granite's
+_OF_HARMONY: Final = {"minimal": "low", "xhigh": "high", "max": "high"}  # the model knows three
 _RESERVED: Final = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
 ) | frozenset(
@@ -29,11 +31,8 @@ def can_switch_off(takes: Callable[[str], bool]) -> bool:
     return any(takes(name) for name in (*_SWITCHES, _GRADED))
 
 
-def parse(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str, Any]:
-    """Returns the variables. Raises BadRequest, Unsupported.
-
-    `takes` is True for variables that the template reads, and `reasons` if its model may reason at all.
-    """
+def parse(body: ChatBody, takes: Callable[[str], bool], support: ReasoningSupport) -> dict[str, Any]:
+    """Returns the variables. Raises BadRequest, Unsupported. `takes` is True for variables that the template reads."""
     given = _given(body.chat_template_kwargs)
     effort = body.reasoning_effort
     if effort is None:
@@ -43,8 +42,8 @@ def parse(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[s
         raise BadRequest(text, param="reasoning_effort")
     variables: dict[str, Any] = {switch: effort != NONE for switch in _SWITCHES if takes(switch)}
     if takes(_GRADED):
-        variables[_GRADED] = effort
-    if not variables and reasons and effort == NONE:
+        variables[_GRADED] = _OF_HARMONY.get(effort, effort) if support.harmony is not None else effort
+    if not variables and support.family is not None and effort == NONE:
         text = "reasoning_effort 'none' is not supported: this model's chat template has no variable for it"
         raise Unsupported(text, param="reasoning_effort")
     if not variables and effort != NONE:

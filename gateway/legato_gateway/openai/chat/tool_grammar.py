@@ -14,8 +14,9 @@ from msgspec import Meta
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
-from legato_gateway.openai.chat import tag_grammar
+from legato_gateway.openai.chat import harmony_grammar, tag_grammar
 from legato_gateway.openai.structured_output import AnswerGrammar
+from legato_gateway.parsers.harmony import tokens as harmony
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.families import ARRAY
 from legato_grammar import lark
@@ -54,7 +55,7 @@ def required_format(family: str, functions: Iterable[Function]) -> str:
     """Returns the format in which a model writes required calls of these functions."""
     if family == "Qwen3Coder":
         return family if all(tag_grammar.enforces(_whole(each)) for each in functions) else ARRAY
-    return family if family in ("Hermes", "Llama3Json") else ARRAY
+    return family if family in ("Hermes", "Llama3Json", harmony.FAMILY) else ARRAY
 
 
 def required(functions: Mapping[int, Function], place: FunctionPaths, family: str, several: bool) -> AnswerGrammar:
@@ -63,6 +64,8 @@ def required(functions: Mapping[int, Function], place: FunctionPaths, family: st
     Raises BadRequest with the path of a schema that cannot be enforced.
     """
     written = required_format(family, functions.values())
+    if written == harmony.FAMILY:
+        return harmony_grammar.required(_names(functions), _argument_rules(functions, place), "tool_choice")
     match written:
         case "Hermes":
             call, before, between, behind = f'"{hermes.OPEN}\\n" object "\\n{hermes.CLOSE}"', "", '"\\n"', ""
@@ -88,6 +91,10 @@ def optional(
     Raises BadRequest with the path of a schema that cannot be enforced, or of `strict` if the format rules it out.
     """
     strict = next((number for number, each in enumerate(functions) if each.strict), None)
+    if family == harmony.FAMILY and (strict is not None or answer is not None):
+        numbered = dict(enumerate(functions))
+        param = answer.param if answer is not None else "tools"
+        return harmony_grammar.optional(_names(numbered), _argument_rules(numbered, place), answer, param)
     if family != "Hermes":
         if strict is not None:
             at = f"{place.format(strict)}.strict"
@@ -112,10 +119,20 @@ def _objects(functions: Mapping[int, Function], place: FunctionPaths, key: str) 
     rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
     for number, function in functions.items():
         begin = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
-        schema = _arguments(function, f"{place.format(number)}.parameters")
         rules.append(f'function_{number}: {begin} arguments_{number} "}}"')
-        rules.append(f"arguments_{number}: {lark.schema(schema)}")
-    return rules
+    return [*rules, *_argument_rules(functions, place)]
+
+
+def _argument_rules(functions: Mapping[int, Function], place: FunctionPaths) -> list[str]:
+    """Returns a rule for the arguments of each function, by its number."""
+    return [
+        f"arguments_{number}: {lark.schema(_arguments(function, f'{place.format(number)}.parameters'))}"
+        for number, function in functions.items()
+    ]
+
+
+def _names(functions: Mapping[int, Function]) -> dict[int, str]:
+    return {number: function.name for number, function in functions.items()}
 
 
 def _arguments(function: Function, at: str) -> Mapping[str, Any]:

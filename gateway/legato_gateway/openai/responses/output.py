@@ -11,6 +11,7 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from legato_gateway.openai.responses.tools import CalledTool, custom_input
+from legato_gateway.parsers.tool_calls.said import BREAK
 
 Status = Literal["completed", "incomplete"]
 Fields = dict[str, Any]
@@ -226,6 +227,8 @@ class OutputItems:
     def _text(self, text: str, logprobs: Sequence[Fields]) -> bytes:
         said = b""
         if not isinstance(self._open, _Text):
+            if text == BREAK and not logprobs:
+                return said  # a new item is a break
             said = self._close("completed")
             self._open = _Text(self._events, len(self.done))
             said += self._open.begin()

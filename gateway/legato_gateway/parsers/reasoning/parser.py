@@ -5,6 +5,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from legato_gateway.parsers.harmony import tokens as harmony
+
 AUTO: Final = "Auto"
 OFF: Final = "Off"
 
@@ -23,11 +25,13 @@ FAMILIES: Final = MappingProxyType(
         "Mistral": Marks("[THINK]", "[/THINK]"),  # Magistral and Ministral
     }
 )
-SETTINGS: Final = (AUTO, *FAMILIES, OFF)
+SETTINGS: Final = (AUTO, *FAMILIES, harmony.FAMILY, OFF)
 
 
 def from_template(template: str | None) -> str | None:
     """Returns the family whose marks a chat template contains, or None."""
+    if template is not None and harmony.in_template(template):
+        return harmony.FAMILY
     for family, marks in FAMILIES.items():
         if template is not None and (marks.open in template or marks.close in template):
             return family

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from legato_gateway.parsers.harmony import channels
+from legato_gateway.parsers.harmony import tokens as harmony
 from legato_gateway.parsers.tool_calls import (
     glm,
     hermes,
@@ -23,11 +25,13 @@ from legato_gateway.parsers.tool_calls.said import Piece, Said, Schemas
 
 AUTO: Final = "Auto"
 OFF: Final = "Off"
+_NAMED: Final = "gateway.toolCallParser names it"
+_SHOWN: Final = "the chat template shows it"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One format. `markers` are shown in the text even if they are special tokens.
+    """One format. `markers` are shown in the text even if they are special tokens; harmony's are marked in it.
 
     A function's name must match `name`.
     """
@@ -53,6 +57,7 @@ FAMILIES: Final = MappingProxyType(
             for family, marks in sections.FORMATS.items()
         },
         "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
+        harmony.FAMILY: Family(channels.read, (), json_calls.NAME),
     }
 )
 ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
@@ -67,6 +72,8 @@ def from_template(template: str | None) -> str | None:
     """Returns the family whose format a chat template shows its model, or None."""
     if template is None:
         return None
+    if harmony.in_template(template):
+        return harmony.FAMILY
     if (known := sections.from_template(template)) is not None:
         return known
     if any(mark in template for mark in _OTHERS):
@@ -91,11 +98,13 @@ def from_template(template: str | None) -> str | None:
 class CallParser:
     """Finds the calls of one answer in pieces of text. It can be pickled until it gets text."""
 
-    def __init__(self, written: str, functions: Schemas) -> None:
-        """`written` is a family, or ARRAY; `functions` are those offered."""
+    def __init__(self, written: str, functions: Schemas, header: str = "") -> None:
+        """`written` is a family, or ARRAY; `functions` are those offered. In harmony, the answer continues
+        a message with this `header`."""
         self.said = Said()
         self._written = written
         self._functions = functions
+        self._header = header
         self._run: Reader[None] | None = None  # starts with the first text: generators cannot be pickled
         self._ended = False
 
@@ -109,8 +118,9 @@ class CallParser:
             self._send(char)
         return self.said.take()
 
-    def finish(self) -> list[Piece]:
-        """Returns the withheld pieces, at the end of the text."""
+    def finish(self, complete: bool = False) -> list[Piece]:
+        """Returns the withheld pieces, at the end of the text, which is `complete` if the model has ended it."""
+        self.said.complete = complete
         while not self._ended:
             self._send(END)
         self.said.end()
@@ -120,6 +130,8 @@ class CallParser:
         if self._run is None:
             self._run = _FORMATS[self._written].read(self.said, self._functions)
             next(self._run)
+            for before in self._header:
+                self._run.send(before)
         self.said.read += len(char)
         try:
             self._run.send(char)
@@ -137,6 +149,7 @@ class ToolSupport:
     family: str | None = None
     in_template: bool = False
     why_not: str = "tools are switched off (gateway.toolCallParser)"
+    why: str = _NAMED
     in_system: bool = True  # the template has system messages
     template_writes_calls: bool = True  # in earlier messages; False only for formats of `marked_list`
 
@@ -148,6 +161,8 @@ class ToolSupport:
             return marked_list.template_input(self.family, messages, tools)
         if self.in_template:
             return list(messages), {"tools": list(tools)} if tools else {}
+        if self.family == sections.DEEPSEEK:
+            return sections.with_tools(messages, tools), {}
         return preamble.with_tools(messages, tools, self.in_system), {}
 
 
@@ -155,17 +170,18 @@ def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupp
     """Returns the support of a model with this chat template. `setting` is the chosen parser."""
     if setting == OFF:
         return ToolSupport(None, takes_tools)
-    marked = marked_list.from_template(template or "")
-    if marked is not None and "tool_calls" not in (template or "") and setting in (AUTO, marked):
-        return ToolSupport(marked, in_template=True, template_writes_calls=False)
+    known = from_template(template)
+    chosen = known if setting == AUTO else setting
+    why = _SHOWN if setting == AUTO else _NAMED
+    if known in marked_list.FORMATS and "tool_calls" not in (template or "") and chosen == known:
+        return ToolSupport(known, True, why=why, template_writes_calls=False)
+    if not takes_tools and known == chosen == sections.DEEPSEEK:  # V3.1
+        return ToolSupport(known, False, why=why)
     if not takes_tools and setting in (AUTO, preamble.FAMILY):
-        return ToolSupport(preamble.FAMILY, False)
+        return ToolSupport(preamble.FAMILY, False, why="the chat template takes no tools")
     if not takes_tools:
-        why = f"its chat template takes none, and then calls can only be in {preamble.FAMILY}"
-        return ToolSupport(None, False, f"{why}; gateway.toolCallParser names {setting}")
-    if setting != AUTO:
-        return ToolSupport(setting, True)
-    family = from_template(template)
-    known = ", ".join(FAMILIES)
-    why = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({known})"
-    return ToolSupport(family, True, why)
+        text = f"its chat template takes none, and then calls can only be in {preamble.FAMILY}"
+        return ToolSupport(None, False, f"{text}; gateway.toolCallParser names {setting}")
+    names = ", ".join(FAMILIES)
+    text = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({names})"
+    return ToolSupport(chosen, True, text, why)

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Final
 
+from legato_gateway.parsers.tool_calls.arguments import read_arguments
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     SPACE,
@@ -65,8 +66,7 @@ class JSONCall:
             return (yield from self._next())
         if key in _ARGUMENTS and first == "{" and self._name is not None and not self.started:
             self._start(self._name)
-            self._out.arguments(first)
-            yield from json_container(self._out.arguments, mended_string)
+            yield from read_arguments(self._out)
             return (yield from self._next())
         value = [first]
         char = yield from self._any(first, value)

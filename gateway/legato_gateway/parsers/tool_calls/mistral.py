@@ -6,13 +6,12 @@ https://docs.mistral.ai/capabilities/function_calling, and the tokenizers in htt
 
 from typing import Final
 
+from legato_gateway.parsers.tool_calls.arguments import read_arguments
 from legato_gateway.parsers.tool_calls.json_calls import NAME, read_array, read_object
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     Broken,
     Reader,
-    json_container,
-    mended_string,
     skip_space,
     until,
 )
@@ -54,5 +53,4 @@ def _named(out: Said, before: str, first: str) -> Reader[None]:
         out.text(before + read, len(char))
         raise Broken(char)
     out.start(name)
-    out.arguments(char)
-    yield from json_container(out.arguments, mended_string)
+    yield from read_arguments(out)

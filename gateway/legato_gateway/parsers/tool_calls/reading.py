@@ -148,3 +148,30 @@ def json_container(
         else:
             keep(char)
             depth += (char in "{[") - (char in "}]")
+
+
+def missing(written: str) -> str:
+    """Returns the quote and brackets that complete a truncated JSON object; empty if it would not be JSON then.
+
+    All of an object is missing where nothing was written.
+    """
+    if not written:
+        return "{}"
+    ends: list[str] = []
+    quoted = escaped = False
+    for char in written:
+        if quoted:
+            quoted = char != '"' or escaped
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            quoted = True
+        elif char in "{[":
+            ends.append("}" if char == "{" else "]")
+        elif char in "}]" and ends:
+            ends.pop()
+    rest = '"' * quoted + "".join(reversed(ends))
+    try:
+        json.loads(written + rest)
+    except (ValueError, RecursionError):
+        return ""
+    return rest

@@ -3,20 +3,20 @@
 https://huggingface.co/deepseek-ai/DeepSeek-V3.1, https://huggingface.co/moonshotai/Kimi-K2-Instruct
 """
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from legato_gateway.parsers.tool_calls.arguments import read_arguments
 from legato_gateway.parsers.tool_calls.json_calls import NAME
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     Broken,
     Reader,
     first_of,
-    json_container,
-    mended_string,
     one_of,
     partial,
 )
@@ -60,11 +60,37 @@ FORMATS: Final = MappingProxyType(
     }
 )
 _LONGEST_HEAD: Final = 256
+_HOW_TO_CALL: Final = """\
+IMPORTANT: ALWAYS adhere to this exact format for tool use:
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>\
+{additional_tool_calls}<｜tool▁calls▁end｜>
+
+Where:
+- `tool_call_name` must be an exact match to one of the available tools
+- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema
+- For multiple tool calls, chain them directly without separators or spaces"""
 
 
 def from_template(template: str) -> str | None:
     """Returns the format that a chat template shows, or None."""
     return next((family for family, marks in FORMATS.items() if marks.begin in template), None)
+
+
+def with_tools(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages with the tools in the system message, as DeepSeek V3.1 was trained: its template takes none."""
+    if not tools:
+        return list(messages)
+    described = "".join(map(_described, tools))
+    text = f"## Tools\nYou have access to the following tools:\n\n{described}{_HOW_TO_CALL}"
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _described(tool: dict[str, Any]) -> str:
+    function = tool["function"]
+    parameters = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+    return f"### {function['name']}\nDescription: {function.get('description') or ''}\n\nParameters: {parameters}\n\n"
 
 
 def reader(family: str) -> Callable[[Said, Schemas], Reader[None]]:
@@ -92,13 +118,15 @@ def _read(out: Said, marks: SectionMarks) -> Reader[None]:
                 yield from one_of((marks.begin,), raw.append)
             yield from _call(out, marks, raw)
         except Broken as broken:
-            read = broken.char if out.calls > calls else "".join(raw) + broken.char
-            size = partial(read, between)
-            out.text(read[: len(read) - size], size)
-            held = read[len(read) - size :]
-        else:
-            mark = yield from first_of((marks.end, *between), _ignore)
-            held = mark if mark in (opens, marks.begin) else ""
+            held = broken.char
+            if out.calls == calls:
+                read = "".join(raw) + broken.char
+                size = partial(read, between)
+                out.text(read[: len(read) - size], size)
+                held = read[len(read) - size :]
+                continue
+        mark = yield from first_of((marks.end, *between), _ignore, held)
+        held = mark if mark in (opens, marks.begin) else ""
 
 
 def _call(out: Said, marks: SectionMarks, raw: list[str]) -> Reader[None]:
@@ -113,8 +141,7 @@ def _call(out: Said, marks: SectionMarks, raw: list[str]) -> Reader[None]:
     if match is None:
         raise Broken(char)
     out.start(next(name for name in match.groups() if name))
-    out.arguments(char)
-    yield from json_container(out.arguments, mended_string)
+    yield from read_arguments(out)
 
 
 def _ignore(_: str, _behind: int) -> None:

@@ -8,6 +8,7 @@ from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from legato_gateway.parsers.harmony.tokens import marked
 from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
 from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Text
@@ -104,6 +105,10 @@ KIMI = (
     "<|tool_call_end|><|tool_calls_section_end|>"
 )
 
+HARMONY = marked(
+    "<|channel|>commentary<|message|>A plan.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+    '<|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+)
 BROKEN_ARGUMENTS = '{"code": "one\ntwo\t\\d+ \\u00e9 \\user \\\\", "b": ["\x01"]}'
 BROKEN = f'{{"name": "f", "arguments": {BROKEN_ARGUMENTS}}}'
 BROKEN_EARLY = f'{{"arguments": {BROKEN_ARGUMENTS}, "name": "f"}}'
@@ -158,6 +163,11 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Granite", f"A moment.<|tool_call|>[{ONE}, {ONE}]", "A moment.", [("f", {"a": 1})] * 2),  # IBM's, from 3.0
     ("Granite", f"<tool_call>[{ONE}]</tool_call> done", " done", [("f", {"a": 1})]),  # Granite 3.1
     ("Granite", f"<|tool_call|>{BROKEN}", "", [("f", MENDED)]),  # one call without the list
+    ("Harmony", HARMONY, "A plan.", [PARIS]),
+    ("Harmony", marked(f"<|channel|>commentary to=functions.f<|message|>{BROKEN_ARGUMENTS}"), "", [("f", MENDED)]),
+    # Brackets that are missing before the end of a call are added.
+    ("Hermes", f"<tool_call>{ONE[:-2]}</tool_call> done", " done", [("f", {"a": 1})]),
+    ("KimiK2", KIMI.replace('"Paris"}', '"Paris"'), "", [PARIS, ("now", {})]),
 ]
 NO_CALLS = {
     "Hermes": [
@@ -285,7 +295,7 @@ def test_any_text_is_read_to_its_end_and_can_be_sent(family, text, data):
     whole = read(family, text)
     said, calls = whole
     (said + "".join(name + arguments for name, arguments in calls)).encode()
-    assert calls or said == text
+    assert calls or said == text or family == "Harmony", "there, a text may be the beginning of a header"
     if data is not None:
         assert read(family, text, data.draw(st.lists(st.integers(0, len(text)), max_size=8))) == whole
 
@@ -345,6 +355,9 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
     """<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}""",
     "Phi4Mini": "{{ messages[0].content }}{# <|tool|> and message['tools'] #}",
     "Granite": "{{ messages[0].content }}{# <|start_of_role|> and <|tool_call|> #}",
+    "Harmony": """{# <|channel|>analysis<|message|> #}{% for c in messages[0].tool_calls %}<|start|>assistant """
+    """to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}"""
+    """<|call|>{% endfor %}""",
     "Pythonic": """{% if tools %}[func_name1(name=value)]{% endif %}[{% for c in messages[0].tool_calls %}"""
     """{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"""
     """{% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]""",
@@ -357,7 +370,7 @@ def test_calls_come_back_through_the_template(family):
     given = [{"id": "123456789", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     message = {"role": "assistant", "content": "", "tool_calls": given}
     shown, _ = families.for_model("Auto", TEMPLATES[family], True).template_input([message], [])
-    text, found = read(family, ChatTemplate(TEMPLATES[family], {}).render(shown))
+    text, found = read(family, marked(ChatTemplate(TEMPLATES[family], {}).render(shown)))
     assert (text, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
 
 

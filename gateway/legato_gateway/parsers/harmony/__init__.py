@@ -1,0 +1,1 @@
+"""Harmony, the format of gpt-oss: an answer consists of messages in channels, some of them to functions."""
