@@ -26,7 +26,7 @@ MODELS = {
     "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True),
     "wide": replace(LLAMA, hidden_size=512, intermediate_size=768, heads=16, kv_heads=4),
-    **{name: FAMILIES[name] for name in ("phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3")},
+    **{name: FAMILIES[name] for name in ("phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 3 moe")},
 }
 FORM_OF = {"v_proj": "Q8_0", "down_proj": "Q6_K", "up_proj": None}
 KINDS = {

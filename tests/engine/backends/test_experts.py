@@ -1,0 +1,136 @@
+"""Mixtures of experts of each backend compute what the reference computes."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_families import FAMILIES
+from tiny_models import RandomCheckpoint
+
+from legato_engine.backends.cpu import numerics
+from legato_engine.backends.cpu.layers import CpuBackend
+from legato_engine.backends.cpu.workspace import room
+from legato_engine.backends.torch.layers import TorchBackend
+from legato_engine.kernels import paths
+from legato_engine.kernels.reference import experts as reference
+from legato_engine.kernels.reference.experts import Expert
+from legato_engine.kernels.routing import ExpertRouting, Gating, Scoring
+from legato_engine.layers.experts import ExpertNames, ExpertsShape, SharedExpert
+
+HIDDEN, INNER = 64, 32
+NAMES = ExpertNames("router", "experts.{}.gate", "experts.{}.up", "experts.{}.down")
+PLAIN = ExpertsShape(HIDDEN, INNER, ExpertRouting(8, 3), NAMES)
+SHARED = SharedExpert("shared.gate", "shared.up", "shared.down", 96, "shared_gate")
+SHAPES = {
+    "softmax": PLAIN,
+    "one": replace(PLAIN, routing=ExpertRouting(8, 1, normalize=False)),
+    "scaled": replace(PLAIN, routing=ExpertRouting(8, 2, normalize=False, scale=2.5)),
+    "sigmoid": replace(
+        PLAIN,
+        routing=ExpertRouting(12, 3, Scoring.SIGMOID, groups=4, active_groups=2),
+        names=replace(NAMES, correction="correction"),
+    ),
+    "gpt-oss": replace(PLAIN, gating=Gating.CLAMPED, router_bias=True, biases=True),
+    "shared": replace(PLAIN, shared=SHARED),
+    "shared, without a weight": replace(PLAIN, shared=replace(SHARED, weight=None)),
+}
+
+
+def made(shape):
+    """Random weights by name."""
+    draw = torch.Generator().manual_seed(3)
+    tensors = {}
+
+    def linear(name, outputs, inputs, bias):
+        tensors[f"{name}.weight"] = torch.randn(outputs, inputs, generator=draw)
+        if bias:
+            tensors[f"{name}.bias"] = torch.randn(outputs, generator=draw)
+
+    linear("router", shape.routing.count, HIDDEN, shape.router_bias)
+    tensors["correction"] = torch.randn(shape.routing.count, generator=draw)
+    parts = [(*shape.gate_up(i), shape.down(i), INNER, shape.biases) for i in range(shape.routing.count)]
+    if shape.shared is not None:
+        linear("shared_gate", 1, HIDDEN, bias=False)
+        parts.append((SHARED.gate, SHARED.up, SHARED.down, SHARED.inner, False))
+    for gate, up, down, inner, bias in parts:
+        linear(gate, inner, HIDDEN, bias)
+        linear(up, inner, HIDDEN, bias)
+        linear(down, HIDDEN, inner, bias)
+    return tensors
+
+
+def layer(backend, shape, tensors):
+    """The layer as a function of x, float32 [tokens, hidden]."""
+    checkpoint = RandomCheckpoint(FAMILIES["qwen 3 moe"], change=lambda given: given.update(tensors))
+    if backend == "torch":
+        given = torch.float32, torch.device("cpu"), 64, lambda share: None
+        experts = TorchBackend(checkpoint, *given).experts(shape)
+        return lambda x: experts(None, x)
+    experts = CpuBackend(checkpoint, numerics.make(paths.FLOAT32), 64, lambda share: None).experts(shape)
+
+    def compute(x):
+        step = SimpleNamespace(rows=len(x), call=lambda work: work(step))
+        roomy = torch.full((room(len(x)), HIDDEN), torch.nan)
+        roomy[: len(x)] = x
+        return torch.from_numpy(experts(step, roomy.numpy())[: len(x)].copy())
+
+    return compute
+
+
+def expected(shape, tensors, x):
+    def bias(*names):
+        return torch.cat([tensors[f"{name}.bias"] for name in names]) if f"{names[0]}.bias" in tensors else None
+
+    def expert(gate_up, down):
+        weight = torch.cat([tensors[f"{name}.weight"] for name in gate_up])
+        return Expert(weight, tensors[f"{down}.weight"], bias(*gate_up), bias(down))
+
+    routing = shape.routing
+    logits = torch.nn.functional.linear(x, tensors["router.weight"], bias("router"))
+    chosen = reference.route(logits, tensors["correction"] if shape.names.correction else None, routing)
+    weights = [expert(shape.gate_up(i), shape.down(i)) for i in range(routing.count)]
+    sums = reference.experts(x, chosen, weights, shape.gating)
+    if shape.shared is not None:
+        share = (x @ tensors["shared_gate.weight"].T).sigmoid() if shape.shared.weight else torch.ones(len(x), 1)
+        one = expert((SHARED.gate, SHARED.up), SHARED.down)
+        sums += share * reference.experts(x, [[(0, 1.0)]] * len(x), [one], shape.gating)
+    return sums.float()
+
+
+def inputs(rows):
+    return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(rows))
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_layer_computes_what_the_reference_computes(name, backend):
+    shape, tensors = SHAPES[name], made(SHAPES[name])
+    compute = layer(backend, shape, tensors)
+    for rows in (1, 2, 33, 7):
+        x = inputs(rows)
+        torch.testing.assert_close(compute(x), expected(shape, tensors, x), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "gpt-oss"])
+def test_logits_that_are_not_numbers_end_in_their_own_token(name, backend):
+    shape, x = SHAPES[name], inputs(5)
+    compute = layer(backend, shape, made(shape))
+    exact = compute(x)
+    x[2, 7] = torch.nan
+
+    found = compute(x)
+
+    assert found[2].isnan().all()
+    torch.testing.assert_close(found[[0, 1, 3, 4]], exact[[0, 1, 3, 4]], atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_experts_that_no_token_chose_are_not_computed(backend):
+    tensors, x = made(PLAIN), inputs(1)
+    (pairs,) = reference.route(x @ tensors["router.weight"].T, None, PLAIN.routing)
+    chosen = [number for number, _ in pairs]
+    others = {name for name in tensors if name.startswith("experts.") and int(name.split(".")[1]) not in chosen}
+    broken = {name: torch.full_like(each, torch.nan) if name in others else each for name, each in tensors.items()}
+    assert torch.equal(layer(backend, PLAIN, broken)(x), layer(backend, PLAIN, tensors)(x))
