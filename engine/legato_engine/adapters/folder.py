@@ -78,6 +78,8 @@ def open_adapter(path: Path, projections: Projections, max_rank: int, own_max_ra
     halves = _halves(file, _shapes(file, weights))
     names = {}
     for projection, half in sorted(halves.items()):
+        if projection not in projections and "expert" in projection:
+            raise UnsupportedModel(f"{file}: {projection} belongs to an expert: adapters of experts are not supported")
         if projection not in projections:
             raise UnsupportedModel(f"{file}: {projection} is not a projection of this model: of another base?")
         for letter in "AB":

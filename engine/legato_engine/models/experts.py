@@ -116,7 +116,7 @@ def from_gguf(raw: Mapping[str, Any], architecture: str, source: str) -> Experts
 
 
 def checked(config: ExpertsConfig, source: str) -> ExpertsConfig:
-    """Returns `config`. Raises CorruptModel if a token cannot have so many experts."""
+    """Returns `config`. Raises CorruptModel if a token has more experts than there are."""
     if config.routing.active > config.routing.count:
         reason = f"{config.routing.active} experts for each token are more than the model's {config.routing.count}"
         raise CorruptModel(f"{source}: {reason}")

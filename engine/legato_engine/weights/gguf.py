@@ -15,7 +15,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
+from legato_engine.errors import CorruptModel, MissingTensor, TooLittleMemory, UnsupportedFormat
 from legato_engine.models import gguf_config
 from legato_engine.weights import gguf_blocks, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
@@ -193,7 +193,11 @@ def _mapped(path: Path) -> mmap:
     with path.open("rb") as file:
         if not path.stat().st_size:
             raise CorruptModel(f"{path}: the file is empty")
-        return mmap(file.fileno(), 0, access=ACCESS_COPY)
+        try:
+            return mmap(file.fileno(), 0, access=ACCESS_COPY)
+        except OSError as error:
+            mib = path.stat().st_size >> 20
+            raise TooLittleMemory(f"{path}: its {mib:,} MiB cannot be mapped into memory: {error}") from None
 
 
 def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from legato_protocol.model_files.gguf_header import TensorInfo
 
 _SCALAR_LAYER = "shared_expert_gate.weight"  # [1, hidden], written as [hidden]
+_WITHOUT_SUFFIX = "attn_sinks"  # in Hugging Face's names
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -36,6 +37,7 @@ _LAYER_NAMES = {
 _OTHER_NAMES = {  # by llama.cpp's architecture
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
+    "gpt-oss": {"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"},
     "llama": {  # with experts: Mixtral
         "ffn_gate_inp": "block_sparse_moe.gate",
         "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
@@ -56,7 +58,8 @@ def huggingface_name(name: str, architecture: str = "") -> str:
     layer, _, part = rest.partition(".")
     known = _LAYER_NAMES | _OTHER_NAMES.get(architecture, {})
     if block == "blk" and part in known:
-        return f"model.layers.{layer}.{known[part]}.{kind}"
+        named = f"model.layers.{layer}.{known[part]}"
+        return named if part == _WITHOUT_SUFFIX else f"{named}.{kind}"
     return name
 
 
@@ -67,7 +70,7 @@ def byte_size(info: TensorInfo) -> int:
 
 
 def by_name(tensors: Mapping[str, TensorInfo], architecture: str) -> dict[str, TensorInfo]:
-    """The tensors of a header by Hugging Face's names; those of all experts are divided."""
+    """The tensors of a header by Hugging Face's names; a tensor of all experts is divided."""
     return dict(each for name, info in tensors.items() for each in _parts(huggingface_name(name, architecture), info))
 
 

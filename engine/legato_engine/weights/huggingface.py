@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat, WrongShape
+from legato_engine.errors import (
+    CorruptModel,
+    MissingTensor,
+    ModelNotFound,
+    TooLittleMemory,
+    UnsupportedFormat,
+    WrongShape,
+)
 from legato_engine.models import config as configs
 from legato_engine.models import keys
 from legato_engine.weights import fused_experts
@@ -158,6 +165,9 @@ def _open(path: Path) -> Any:
         with path.open("rb") as file:
             advice = lfs_pointer.advice(file.read(64))
         raise CorruptModel(f"{path}: {advice or f'corrupt or truncated: {error}'}") from None
+    except RuntimeError as error:  # of torch, which maps the file
+        mib = path.stat().st_size >> 20
+        raise TooLittleMemory(f"{path}: its {mib:,} MiB cannot be mapped into memory: {error}") from None
 
 
 def _spans(path: Path) -> list[FileSpan]:

@@ -110,6 +110,11 @@ REFUSED = {
         extra("lm_head.lora_A.weight", 4, 32),
         "lm_head is not a projection of this model",
     ),
+    "an expert": (
+        UnsupportedModel,
+        extra("model.layers.0.mlp.experts.3.up_proj.lora_A.weight", 4, 32),
+        "experts.3.up_proj belongs to an expert: adapters of experts are not supported",
+    ),
     "other tensors": (UnsupportedModel, extra(f"{UP}.lora_magnitude_vector", 4), "magnitude_vector is not supported"),
     "another base": (WrongShape, extra(f"{KEYS}.lora_B.weight", 32, 4), "ask for [16, 4]: of another base?"),
     "whole numbers": (
