@@ -30,13 +30,7 @@ Serve = Callable[..., Service]
 def serve(release: Release, namespace: Namespace) -> Serve:
     """Applies a service, with other `scaling` fields than `SCALING` has."""
 
-    def apply(
-        name: str,
-        gateways: int = 1,
-        step: Object = STEP,
-        kv_tokens: int = 100_000,
-        **scaling: Any,
-    ) -> Service:
+    def apply(name: str, gateways: int = 1, step: Object = STEP, kv_tokens: int = 100_000, **scaling: Any) -> Service:
         text = paced.manifest(
             name,
             step=step,

@@ -211,8 +211,7 @@ def test_a_profile_has_the_costs_that_running_workers_report(workers, step, kv_t
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"),
-    [([DECODING], "the cost of prompts"), ([PREFILLING], "the cost of decoding")],
+    ("workers", "said"), [([DECODING], "the cost of prompts"), ([PREFILLING], "the cost of decoding")]
 )
 def test_costs_that_nobody_measured_are_not_written(workers, said):
     with pytest.raises(ValueError, match=said):

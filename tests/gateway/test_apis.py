@@ -320,8 +320,7 @@ async def test_a_choice_of_tools_is_obeyed(calling, api, choice):
 
 
 @pytest.mark.parametrize(
-    ("tools", "choice"),
-    [([NOW, NOW], "auto"), ([{"name": "a b"}], "auto"), ([NOW], "then"), ([NOW], "")],
+    ("tools", "choice"), [([NOW, NOW], "auto"), ([{"name": "a b"}], "auto"), ([NOW], "then"), ([NOW], "")]
 )
 @SPEAKS
 async def test_tools_and_choices_that_make_no_sense_are_refused(calling, api, tools, choice):

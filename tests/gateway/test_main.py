@@ -84,10 +84,7 @@ PATHS = {  # by path: the status at each port, with the service's token, and at 
 
 async def test_each_port_answers_what_is_its_own_and_the_control_port_only_with_the_token(lab, model, tmp_path):
     ports = ("http", "health", "control")
-    async with (
-        _worker(lab, model) as worker,
-        gateway_process(tmp_path, model, workers=[worker]) as gateway,
-    ):
+    async with _worker(lab, model) as worker, gateway_process(tmp_path, model, workers=[worker]) as gateway:
         await gateway.until_ready()
         await gateway.ask()
         for path, statuses in PATHS.items():

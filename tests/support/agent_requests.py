@@ -96,10 +96,7 @@ CLAUDE_CODE: dict[str, Any] = {
 REMINDER = "<system-reminder>\nThe folder is a repository of git, on the branch main.\n</system-reminder>"
 # A session that is resumed: its answer was two calls, of which one failed.
 RESUMED: list[dict[str, Any]] = [
-    {
-        "role": "user",
-        "content": [{"type": "text", "text": text} for text in (REMINDER, "Why does test_sum fail?")],
-    },
+    {"role": "user", "content": [{"type": "text", "text": text} for text in (REMINDER, "Why does test_sum fail?")]},
     {
         "role": "assistant",
         "content": [

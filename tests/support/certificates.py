@@ -23,11 +23,7 @@ class TLSFiles:
         """As `tls.crt`, `tls.key` and `ca.crt` there; each changes at once."""
         made = TLSFiles(folder / "tls.crt", folder / "tls.key", self.authority)
         authority = folder / "ca.crt"
-        for source, target in (
-            (self.authority, authority),
-            (self.certificate, made.certificate),
-            (self.key, made.key),
-        ):
+        for source, target in ((self.authority, authority), (self.certificate, made.certificate), (self.key, made.key)):
             draft = folder / f".{target.name}"
             draft.write_bytes(source.read_bytes())
             draft.replace(target)

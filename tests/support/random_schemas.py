@@ -66,9 +66,7 @@ def _composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]
 
 
 SCHEMAS = st.recursive(
-    _numbers() | _texts() | _values(),
-    lambda inner: _objects(inner) | _lists(inner) | _composed(inner),
-    max_leaves=8,
+    _numbers() | _texts() | _values(), lambda inner: _objects(inner) | _lists(inner) | _composed(inner), max_leaves=8
 )
 SHARED = {
     "type": "object",

@@ -3,14 +3,7 @@
 import pytest
 from handoff_pair import BLOCK, HASHES, TOKENS, Stranger
 
-from legato_engine.transfer.session.events import (
-    Aborted,
-    Arrived,
-    Granted,
-    GrantRevoked,
-    Released,
-    WritingBegan,
-)
+from legato_engine.transfer.session.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
 from legato_protocol.wire import handoff
 
 NAME = ("epoch-receiver", 1, 1)  # how messages of room 1 begin: the epoch is the receiver's

@@ -97,10 +97,7 @@ ON_GPUS = [
     ("pack-quantized W4A16, asymmetric", "14 kept as codes (more than 128 rows: weights dequantized"),
     ("gptq, act order", "14 kept as codes"),
     ("gptq, 8 bits, asymmetric", "14 kept as codes"),
-    (
-        "odd groups",
-        "14 dequantized to float32, without a kernel on interpreter: model.layers.0.mlp.down_proj.weight",
-    ),
+    ("odd groups", "14 dequantized to float32, without a kernel on interpreter: model.layers.0.mlp.down_proj.weight"),
 ]
 ODD = folders.Kind(folders.FP8 | {"weight_block_size": [128, 24]}, folders.dense((128, 24), "weight_scale_inv"))
 

@@ -114,8 +114,7 @@ def test_a_finish_that_comes_late_still_ends_the_choice(lab):
 
 
 @pytest.mark.parametrize(
-    ("stop", "least", "shown"),
-    [("never", 0, ("ab�", "length")), ("�", 1, ("ab", "stop")), ("�", 2, ("ab�", "length"))],
+    ("stop", "least", "shown"), [("never", 0, ("ab�", "length")), ("�", 1, ("ab", "stop")), ("�", 2, ("ab�", "length"))]
 )
 def test_the_worker_says_how_a_choice_ended_unless_its_last_text_is_a_stop_string(lab, stop, least, shown):
     choice = _choice(lab, Pieces(b"ab", PARTY[:2]), stop=(stop,), least_tokens=least)

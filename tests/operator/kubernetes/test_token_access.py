@@ -48,10 +48,7 @@ async def mine(s):
         ("serviceaccounts", {"metadata": {"name": "operator"}}),
         (f"{RBAC}/clusterroles", {"metadata": {"name": f"{s.name}-tokens"}, "rules": [tokens]}),
         (f"{RBAC}/clusterroles", {"metadata": {"name": s.name}, "rules": few}),
-        (
-            f"{RBAC}/clusterrolebindings",
-            {"metadata": {"name": s.name}, "roleRef": reference, "subjects": [subject]},
-        ),
+        (f"{RBAC}/clusterrolebindings", {"metadata": {"name": s.name}, "roleRef": reference, "subjects": [subject]}),
     ):
         status, answer = await s.call("POST", path, item)
         assert status < 300, answer

@@ -67,11 +67,7 @@ def around():
 @pytest.fixture
 async def dog(around):
     made = Watchdog(
-        around,
-        (),
-        around.store,
-        Reactions(around.count, around.woken.append, around.restart),
-        lambda: around.longest,
+        around, (), around.store, Reactions(around.count, around.woken.append, around.restart), lambda: around.longest
     )
     task = asyncio.create_task(made.run(0.001))
     yield made

@@ -80,10 +80,7 @@ async def test_all_gateways_are_asked_concurrently_up_to_a_bound():
             WorkerState(3, False, "ucx:tcp", transport_reason="RDMA: no device", transport_fallback=True),
         ),
         ({"totals": {"transfer": {"failed_in_a_row": 4}}}, WorkerState(3, False, "tcp", failed_connections=4)),
-        (
-            {"max_length": 8192, "max_running": 64},
-            WorkerState(3, False, "tcp", max_length=8192, max_running=64),
-        ),
+        ({"max_length": 8192, "max_running": 64}, WorkerState(3, False, "tcp", max_length=8192, max_running=64)),
         ({"fallback": "no nvcc"}, WorkerState(3, False, "tcp", kernel_fallback="no nvcc")),
         ({"draining": True, "stopping": True}, WorkerState(3, True, "tcp", stopping=True)),
         ({"stopping": ...}, WorkerState(3, False, "tcp", stopping=True)),  # it does not say that it stays

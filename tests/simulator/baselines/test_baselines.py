@@ -135,10 +135,7 @@ SCALERS = {
         _at(0, 2, 4),
         *(_at(now, *sizes) for now, sizes in ((538, (1, 2)), (540, (4, 6)), (1150, (4, 6)), (1199, (4, 6)))),
     ),
-    "schedule: the larger of schedule and rate": (
-        _schedule(3.0),
-        _at(0, 4, 6, seconds=60, requests=12.0),
-    ),
+    "schedule: the larger of schedule and rate": (_schedule(3.0), _at(0, 4, 6, seconds=60, requests=12.0)),
     "schedule: only the rate after its end": (_schedule(300.0, ahead=0), _at(600, 2, 4)),
     # A worker takes 40 s to start, so at 20 s the slot of 60 s counts.
     "clairvoyant: workers are desired before they are needed": (

@@ -251,8 +251,7 @@ def test_the_autoscaler_learns_of_prompts_that_a_decode_worker_computes():
 
 
 @pytest.mark.parametrize(
-    ("requested", "chunks", "tokens"),
-    [({}, "Auto", 256), ({"nvidia.com/gpu": 1}, "Auto", 2048), ({}, 64, 64)],
+    ("requested", "chunks", "tokens"), [({}, "Auto", 256), ({"nvidia.com/gpu": 1}, "Auto", 2048), ({}, 64, 64)]
 )
 def test_chunks_suit_what_pools_request_unless_given(requested, chunks, tokens):
     resources = {"resources": {"requests": requested, "limits": requested}}

@@ -122,10 +122,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("text.format", {"text": {"format": "json"}}),
     ("text.format.type", {"text": {"format": {"type": "xml"}}}),
     ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "a"}}}),
-    (
-        "text.format.schema",
-        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}},
-    ),
+    ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}}),
     ("text.format.strict", {"text": {"format": {"type": "json_schema", "schema": {}, "strict": 3}}}),
     ("text", {"text": {"loud": True}}),
     ("tools[1].name", {"tools": [FLAT, FLAT]}),
