@@ -31,7 +31,11 @@ FORMS = {
     "Q6_K": Form(Element.INT8, 16, factor=16),
     "FP8, blocks": Form(Element.FLOAT8, 128),
     "FP8, channel": Form(Element.FLOAT8, None),
+    "MXFP4": Form(Element.FLOAT4, 32),
 }
+
+
+_SPREAD = {Element.INT4: 4.6, Element.INT8: 74.0, Element.FLOAT8: 1.0, Element.FLOAT4: 2.9}  # of random codes
 
 
 def made(name: str, outputs: int, inputs: int, place: torch.device | None = None) -> Grouped:
@@ -49,11 +53,11 @@ def form_of(name: str, inputs: int) -> GroupedForm:
 def _made(name: str, outputs: int, inputs: int) -> Grouped:
     form = FORMS[name]
     element, group = form.element, form.group or inputs
-    groups, spread = -(-inputs // group), {Element.INT4: 4.6, Element.INT8: 74.0, Element.FLOAT8: 1.0}[element]
+    groups, spread = -(-inputs // group), _SPREAD[element]
     if element is Element.FLOAT8:
         codes = torch.randn(outputs, inputs).to(torch.float8_e4m3fn)
     else:
-        least, most, dtype = (0, 16, torch.uint8) if element is Element.INT4 else (-128, 128, torch.int8)
+        least, most, dtype = (0, 16, torch.uint8) if element.bits == 4 else (-128, 128, torch.int8)
         codes = torch.randint(least, most, (outputs, inputs), dtype=dtype)
     size = 1 / spread / inputs**0.5
 
@@ -61,6 +65,8 @@ def _made(name: str, outputs: int, inputs: int) -> Grouped:
         values = (torch.rand(outputs, groups) + 0.5) * size
         if element is Element.FLOAT8:
             return Scales(values)
+        if element is Element.FLOAT4:  # powers of two
+            return Scales((values / 1.5).to(torch.float8_e8m0fnu))
         if not form.factor:
             return Scales(values.half())
         return Scales(
@@ -68,7 +74,7 @@ def _made(name: str, outputs: int, inputs: int) -> Grouped:
         )
 
     return Grouped(
-        element, codes, group, scales(size), ZERO[element],
+        element, codes, group, scales(size), ZERO.get(element, 0),
         torch.randint(0, 16, (outputs, groups), dtype=torch.int8) if form.zeros else None,
         scales(-8 * size) if form.minimum else None,
         torch.randperm(inputs).int() if form.order else None,

@@ -2,6 +2,7 @@
 measurement: two workers on equal machines must choose alike, because they exchange KV.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +17,7 @@ from legato_engine.kernels.paths import FLOAT8, AttentionProduct, Path, WeightFo
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import routed_projections
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _KV_NAMES = {"fp8": FLOAT8}  # of settings that differ from torch's names
@@ -69,7 +71,9 @@ class Formats:
         """The GPU's product with the codes of a weight; None: it is dequantized when it is loaded."""
         if self.backend != "cuda" or name == _EMBEDDINGS:
             return None
-        return products.choose(checkpoint.grouped_form(name), checkpoint.shape(name), self.dtype, self.chip)
+        routed = name.removesuffix(".weight") in _routed(replace(checkpoint.config, rope_scaling=None))
+        table = products.EXPERTS if routed else products.TABLE
+        return products.choose(checkpoint.grouped_form(name), checkpoint.shape(name), self.dtype, self.chip, table)
 
     def weights_fallback(self, checkpoint: Checkpoint) -> str:
         """The quantized weights that the GPU dequantizes, or multiplies with activations of 16 bits instead of 8, and
@@ -168,6 +172,12 @@ def allowed(chosen: Formats, checkpoint: Checkpoint, on_kernel_failure: str) -> 
     if on_kernel_failure == "Stop" and (fallback := chosen.fallback or chosen.weights_fallback(checkpoint)):
         raise UnusableFormat(f"no compiled kernels: {fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen
+
+
+@functools.lru_cache(maxsize=1)
+def _routed(config: ModelConfig) -> frozenset[str]:
+    """`routed_projections`, which are the same for any `rope_scaling`: a mapping, which cannot be a key."""
+    return routed_projections(config)
 
 
 def _keeps_inputs(checkpoint: Checkpoint, name: str, product: CodesProduct) -> bool:

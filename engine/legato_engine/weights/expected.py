@@ -23,6 +23,13 @@ def projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
     return noted.projections
 
 
+def routed_projections(config: ModelConfig) -> frozenset[str]:
+    """Names of the projections of experts that a router chooses."""
+    noted = _Noted()
+    registry.model_class(config)(config, noted)
+    return frozenset(noted.routed_projections)
+
+
 def expert_projections(config: ModelConfig) -> frozenset[str]:
     """Names of the projections of experts, which adapters cannot update."""
     noted = _Noted()
@@ -37,6 +44,7 @@ class _Noted:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.projections: dict[str, tuple[int, int]] = {}
         self.expert_projections: list[str] = []
+        self.routed_projections: list[str] = []
 
     def embedding(self, name: str, rows: int, width: int) -> Any:
         self.shapes[f"{name}.weight"] = (rows, width)
@@ -68,7 +76,9 @@ class _Noted:
         if names.correction is not None:
             self.shapes[names.correction] = (routing.count,)
         for number in range(routing.count):
-            self._expert((*shape.gate_up(number), shape.down(number)), hidden, shape.inner, shape.biases)
+            routed = (*shape.gate_up(number), shape.down(number))
+            self._expert(routed, hidden, shape.inner, shape.biases)
+            self.routed_projections += routed
         if (shared := shape.shared) is not None:
             self._expert((shared.gate, shared.up, shared.down), hidden, shared.inner, False)
             if shared.weight is not None:

@@ -23,6 +23,8 @@ CASES = [  # a group may end within the last pair of units, and outputs within a
     ("AWQ", 2, (32, 2048), torch.float32, 2),
     ("Q4_K", 3, (24, 512), torch.float16, 1),
     ("W8A16", 1, (50, 192), torch.bfloat16, 1),
+    ("MXFP4", 3, (40, 192), torch.bfloat16, 1),
+    ("MXFP4", 3, (24, 160), torch.float16, 1),
     ("Q6_K", 3, (24, 256), torch.bfloat16, 2),
     ("FP8, blocks", 4, (31, 320), torch.bfloat16, 1),
     ("FP8, channel", 4, (31, 1024), torch.float16, 1),
@@ -72,5 +74,6 @@ def test_products_of_fp8(form, width):
     torch.testing.assert_close(out, ((codes.float() * spread) @ weight.floats().t()).half(), atol=0.5, rtol=2e-3)
 
 
-def test_the_table_of_products_is_documented():
-    assert "\n".join(products.table()) in Path(products.__file__).with_name("README.md").read_text()
+@pytest.mark.parametrize("table", [products.TABLE, products.EXPERTS])
+def test_tables_of_products_are_documented(table):
+    assert "\n".join(products.table(table)) in Path(products.__file__).with_name("README.md").read_text()

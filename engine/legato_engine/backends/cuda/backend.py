@@ -9,6 +9,7 @@ from legato_engine.backends import projections
 from legato_engine.backends.cuda import linear
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.experts import CudaExperts, Mixtures, SharedMlp
 from legato_engine.backends.cuda.float8 import Float8Memory
 from legato_engine.backends.cuda.layers import (
     AttentionConfigurations,
@@ -32,9 +33,10 @@ from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
+from legato_engine.kernels.routing import Gating
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
-from legato_engine.layers.interface import AttentionShape, Experts
+from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.kv_factors import KVFactors
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
 from legato_engine.layers.rotary import RotaryTables
@@ -66,6 +68,7 @@ class CudaBackend:
         self._last: CudaStep | None = None
         self._workspace = Workspace(device.place)
         self._products = ProductMemory(dtype, device, self._workspace)
+        self._mixtures = Mixtures(checkpoint, self._products, self._workspace)
         self._room = room
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
@@ -79,7 +82,8 @@ class CudaBackend:
 
     @property
     def further_tokens(self) -> tuple[int, ...]:
-        return tuple([size for size in self._products.step_sizes if size <= self._room.tokens])
+        further = {*self._products.step_sizes, *self._mixtures.step_sizes}
+        return tuple(sorted(size for size in further if size <= self._room.tokens))
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -167,10 +171,13 @@ class CudaBackend:
         return CudaOutputNorm(self._norm_weight(name), self._config.rms_norm_eps, configuration)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
+        self._linears.append(LinearShape(tuple(names), tuple(outputs)))
+        return self._linear(names, outputs, bias)
+
+    def _linear(self, names: Sequence[str], outputs: Sequence[int], bias: bool = False) -> CudaLinear:
         parts = linear.load(self._checkpoint, names, self._products)
         self.nbytes += sum(part.nbytes for part in parts)
         biases = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
-        self._linears.append(LinearShape(tuple(names), tuple(outputs)))
         return CudaLinear(names[0], parts, biases, self._buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
@@ -204,8 +211,17 @@ class CudaBackend:
     def gelu_mul(self, width: int) -> CudaActivation:
         return self._activation(gelu_mul, width)
 
-    def experts(self, shape: ExpertsShape) -> Experts:
-        raise UnusableFormat("mixtures of experts have no kernels on GPUs")
+    def experts(self, shape: ExpertsShape) -> CudaExperts:
+        """Raises UnusableFormat."""
+        shared = None
+        if (one := shape.shared) is not None:
+            if shape.gating is not Gating.SILU:
+                raise UnusableFormat(f"a shared expert has no kernels for {shape.gating.value}")
+            gate_up = self._linear([one.gate, one.up], [one.inner] * 2)
+            shared = SharedMlp(gate_up, self.silu_mul(one.inner), self._linear([one.down], [shape.hidden]))
+        mixture = self._mixtures.make(shape, shared)
+        self.nbytes += mixture.nbytes
+        return mixture
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CudaHead:
         """Makes the head for the tokens that sample, at most one for each row."""

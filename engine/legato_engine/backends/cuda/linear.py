@@ -191,7 +191,7 @@ def packed(weight: Grouped, place: torch.device) -> CodeMatrix:
     kind = products.KINDS[weight.element]
     outputs, inputs = weight.codes.shape
     codes = weight.codes.to(place)
-    if kind is CodeKind.INT4:
+    if kind.paired:
         codes = pair_units(codes, unit_of(kind, inputs, weight.group))
     elif kind is CodeKind.FLOAT8:
         codes = codes.view(torch.uint8)
@@ -200,7 +200,9 @@ def packed(weight: Grouped, place: torch.device) -> CodeMatrix:
         return None if values is None else values.t().contiguous().to(place)
 
     def scales(given: Scales) -> GroupScales:
-        return GroupScales(given.values.t().contiguous().to(place), transposed(given.factors))
+        values = given.values.t().contiguous().to(place)
+        exponents = values.dtype == torch.float8_e8m0fnu
+        return GroupScales(values.view(torch.uint8) if exponents else values, transposed(given.factors))
 
     return CodeMatrix(
         kind, codes.contiguous(), outputs, inputs, weight.group, scales(weight.scale), weight.zero,

@@ -3,7 +3,7 @@
 `choose` returns the first row that takes a weight. Nothing is measured: two workers on equal machines must choose
 alike, because they exchange KV. A weight that no row takes is dequantized when it is loaded.
 
-To add a kernel, add a row here, a branch to `linear.CodesPart`, and the output of `table` to README.md.
+To add a kernel, add a row here, a branch to `linear.CodesPart` or to `experts`, and the output of `table` to README.md.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,12 @@ from legato_engine.kernels.gpu.linear.codes import LEAST_UNIT, CodeKind, unit_of
 from legato_engine.weights.grouped import GroupedForm
 from legato_engine.weights.quantization.formats import Element
 
-KINDS = {Element.INT4: CodeKind.INT4, Element.INT8: CodeKind.INT8, Element.FLOAT8: CodeKind.FLOAT8}
+KINDS = {
+    Element.INT4: CodeKind.INT4,
+    Element.INT8: CodeKind.INT8,
+    Element.FLOAT8: CodeKind.FLOAT8,
+    Element.FLOAT4: CodeKind.FLOAT4,
+}
 
 
 class LargeSteps(Enum):
@@ -26,12 +31,14 @@ class LargeSteps(Enum):
     SCALED_MM = "FP8 activations, by torch._scaled_mm"
     FP8 = "FP8 activations, by Triton"
     DEQUANTIZED = "weights dequantized to 16 bits in parts, by cuBLAS"
+    REGISTERS = "weights dequantized to 16 bits in registers, by Triton"
 
 
 @dataclass(frozen=True, slots=True)
 class CodesProduct:
-    """A way to multiply with codes, and its requirements. Steps of up to `most_rows` multiply codes with activations of
-    16 bits, and larger ones as `large_steps` says. `unit` is the fewest neighbouring inputs that share a scale."""
+    """A way to multiply with codes, and its requirements. Steps of up to `most_rows`, of experts for each expert on
+    average, multiply codes with activations of 16 bits, and larger ones as `large_steps` says. `unit` is the fewest
+    neighbouring inputs that share a scale."""
 
     elements: tuple[Element, ...]
     most_rows: int
@@ -55,22 +62,27 @@ _FP8 = (Element.FLOAT8,)
 TABLE = (
     CodesProduct(_FP8, 32, LargeSteps.SCALED_MM, fp8=True, whole=True, dtypes=(torch.bfloat16,)),
     CodesProduct(_FP8, 32, LargeSteps.FP8, unit=32, fp8=True),
-    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8), 128, LargeSteps.DEQUANTIZED),
+    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8, Element.FLOAT4), 128, LargeSteps.DEQUANTIZED),
 )
+EXPERTS = (CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8, Element.FLOAT4), 32, LargeSteps.REGISTERS),)
 
 
-def choose(form: GroupedForm | None, shape: tuple[int, ...], dtype: torch.dtype, chip: str) -> CodesProduct | None:
-    """The best product for a weight [outputs, inputs] on a chip such as `sm_90`; None: it has to be dequantized."""
+def choose(
+    form: GroupedForm | None, shape: tuple[int, ...], dtype: torch.dtype, chip: str,
+    table: tuple[CodesProduct, ...] = TABLE,
+) -> CodesProduct | None:  # fmt: skip
+    """The best product of `table` for a weight [outputs, inputs] on a chip such as `sm_90`; None: it has to be
+    dequantized."""
     if form is None or len(shape) != 2:
         return None
-    return next((product for product in TABLE if product.takes(form, *shape, dtype, chip)), None)
+    return next((product for product in table if product.takes(form, *shape, dtype, chip)), None)
 
 
-def table() -> Iterator[str]:
+def table(rows: tuple[CodesProduct, ...] = TABLE) -> Iterator[str]:
     """The rows as a table in Markdown, for README.md."""
     yield "| weights | chips | codes with 16-bit activations up to | larger steps |"
     yield "| --- | --- | --- | --- |"
-    for row in TABLE:
+    for row in rows:
         weights = ", ".join(element.value for element in row.elements)
         if row.fp8:
             weights += f" for 8-bit activations, {'a scale per output' if row.whole else 'any other scales'}"
