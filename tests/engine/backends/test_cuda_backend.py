@@ -38,7 +38,7 @@ def in_parts(name):
 
 
 LOADED = {
-    **{name: (name, {}, {}) for name in ("mistral", "qwen 3", "odd sizes")},
+    **{name: (name, {}, {}) for name in ("mistral", "qwen 3", "qwen 3 moe", "odd sizes")},
     "biases of parts": ("biases", {"kinds": in_parts}, {}),
     "KV in e4m3": ("llama", {"change": with_kv_scales}, {"kv_dtype": "FP8"}),
 }
@@ -59,7 +59,7 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
 
 
-@pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3"])
+@pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss"])
 def test_logits_of_a_family_are_those_of_transformers(name, oracle_of, greedy_draw):
     """Logits after a prompt's first chunk, after its second, and of a decoding row."""
     checkpoint, (tokens,) = RandomCheckpoint(MODELS[name]), prompts(320, (71,))
