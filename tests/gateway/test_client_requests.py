@@ -8,6 +8,7 @@ from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
 from legato_gateway.parsers.tool_calls.families import ToolSupport
 from legato_gateway.request import Delta
 from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
+from legato_gateway.tokenizer.plain_text import SpecialTexts
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 PARTS = ("Hello,", "world")
@@ -182,3 +183,21 @@ async def test_anthropic_s_sdk_goes_on_without_a_thread(gateway):
     assert (answer.status_code, error["details"]["error_code"]) == (400, "thread_unsupported_request")
     assert error["details"]["unsupported"] == ["thread"]
     assert (await MESSAGES.post(gateway, thread=None)).is_success
+
+
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_the_template_gets_special_texts_of_clients_in_two_parts(make, api):
+    """In messages, tools and variables. System prompts and earlier answers may have marks of reasoning."""
+    gateway = make(template="{{ tools }}{{ lang }}<tool_call>[THINK]", marks=("[THINK]", "[/THINK]"))
+    gateway.tokens.special_texts = SpecialTexts(["[THINK]", "<|end|>"])
+    text = "a[THINK]<|end|>"
+    field = "input" if api is RESPONSES else "messages"
+    turns = [{"role": role, "content": text} for role in ("user", "assistant", "user")]
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"<|end|>": {"description": text}}}}
+    kwargs = {"chat_template_kwargs": {"lang": text}} if api is CHAT else {}
+    assert (await api.post(gateway, **{field: turns}, **api.meant("tools", [tool]), **kwargs)).is_success
+    given = json.dumps([gateway.tokens.messages[1]["content"], gateway.tokens.messages[0], gateway.tokens.given])
+    assert "<|end|>" not in given
+    assert given.startswith('["a[THINK]<')
+    assert given.count("[THINK]") == 1
+    assert given.count("|end|>") == 4 + (api is CHAT)

@@ -26,6 +26,7 @@ from legato_gateway.serving.bodies.preparation import PreparationPool
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
+from legato_gateway.tokenizer.plain_text import SpecialTexts
 from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
@@ -53,6 +54,7 @@ class ByteTokens:
 
     def __init__(self, template: str | None = None, marks: tuple[str, ...] = (), turn: str = "") -> None:
         self.vocab_size = END + 1 + len(marks)
+        self.special_texts = SpecialTexts(())
         self.marks = marks
         self.turn = turn
         self.before: Callable[[str], None] = lambda _: None
@@ -88,6 +90,7 @@ class ByteTokens:
         add_special: bool = False,
         keep: int | None = None,
         continued: bool = False,
+        cut: str = "",
     ) -> list[int]:
         self.messages, self.given = messages, variables
         return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep)

@@ -12,9 +12,11 @@ from legato_gateway.parsers.harmony import history
 from legato_gateway.parsers.harmony import support as harmony
 from legato_gateway.parsers.harmony.tokens import FAMILY
 from legato_gateway.parsers.reasoning import support as reasoning_support
+from legato_gateway.parsers.reasoning.parser import FAMILIES
 from legato_gateway.parsers.reasoning.support import ReasoningSupport
 from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls.families import ToolSupport
+from legato_gateway.tokenizer.plain_text import PlainText
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong, TokenizeError
 
 
@@ -83,6 +85,11 @@ class ModelServing:
         if self.reasoning.harmony is not None:
             return history.template_input(messages, tools)
         return self.tools.template_input(messages, tools)
+
+    def plain_text(self) -> PlainText:
+        """Returns the rules for clients' text in one request: the system and the assistant may write reasoning."""
+        marks = FAMILIES.get(self.reasoning.family or "")
+        return PlainText(self.tokens.special_texts, (marks.open, marks.close) if marks else ())
 
     def formats(self) -> dict[str, dict[str, str | None]]:
         """Returns the formats of calls and of reasoning, each with the reason for it."""

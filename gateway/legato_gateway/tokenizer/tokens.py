@@ -20,6 +20,7 @@ from legato_gateway.tokenizer import gguf
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
+from legato_gateway.tokenizer.plain_text import SpecialTexts
 from legato_protocol.model_files import token_bytes
 
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
@@ -27,6 +28,8 @@ __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "Token
 _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _MOST_TABLES = 8  # cached, of some megabytes each
 _loaded: "WeakValueDictionary[Path, ModelTokenizer]" = WeakValueDictionary()
+_CONTROL = re.compile(r"<[|｜].+[|｜]>")  # tokens around messages, which GGUF files need not mark as special
+_MOST_PARTS = 1024  # of a text that are tokenized in one batch
 _COMPOSED = 4  # most bytes that a normalizer composes into one: NFC 9 into 3, NFKC 4 into 1
 
 
@@ -51,6 +54,9 @@ class ModelTokenizer:
         self.declared_length = files.longest  # tokens of the longest sequence that the model declares
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
+        self.special_texts = SpecialTexts(
+            [token.content for token in added.values() if token.special or _CONTROL.fullmatch(token.content)]
+        )
         self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and after a text
         self._tables = {(frozenset[int](), frozenset[int]()): self._table(frozenset(), frozenset())}
         self.chat_template = files.chat_template
@@ -70,17 +76,20 @@ class ModelTokenizer:
         return _of_process, (self._path,)
 
     def encode(
-        self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None
+        self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None, cut: str = ""
     ) -> list[int]:
         """Returns the ids of `text`, with `add_special` including those that the model expects around it.
 
         Special tokens written in `text` count as such. Raises TokenizeError for invalid Unicode, and immediately
         TextTooLong for text whose length proves that it has more than `most` tokens. With `keep`, no text is too long:
-        the last tokens are kept, that many including the special ones around them.
+        the last tokens are kept, that many including the special ones around them. Each `cut` in the text is removed,
+        and parts between are tokenized separately.
         """
         try:
             if keep is None and most is not None and (size := len(text.encode())) > most * self._longest:
                 raise TextTooLong(size, most)
+            if cut and cut in text:
+                return self._cut(self._parts(text.split(cut)), add_special, len(text) if keep is None else keep)
             # Of the tokenizer's methods only those for batches release the interpreter lock.
             whole = add_special and keep is None
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=whole)
@@ -120,12 +129,13 @@ class ModelTokenizer:
         add_special: bool = False,
         keep: int | None = None,
         continued: bool = False,
+        cut: str = "",
     ) -> list[int]:
-        """Returns the ids of the prompt for these messages. Raises the errors of `encode`.
+        """Returns the ids of the prompt for these messages, which may contain cuts. Raises the errors of `encode`.
 
         Templates write all special tokens themselves; `add_special` is for those that do not.
         """
-        return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep)
+        return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep, cut)
 
     def token_bytes(self, id: int) -> bytes:
         """Returns a token's bytes; none for an id that only pads the vocabulary."""
@@ -152,6 +162,21 @@ class ModelTokenizer:
             if len(self._tables) < _MOST_TABLES:  # clients choose which tokens are shown
                 self._tables[shown, marked] = table
         return Detokenizer(table)
+
+    def _parts(self, parts: Sequence[str]) -> list[int]:
+        """Returns the ids of parts of a text. A line break before a part keeps tokenizers from adding a space to it."""
+        (first,) = self._tokenizer.encode_batch_fast([parts[0]], add_special_tokens=False)
+        ids: list[int] = list(first.ids)
+        for at in range(1, len(parts), _MOST_PARTS):
+            some = parts[at : at + _MOST_PARTS]
+            encodings = self._tokenizer.encode_batch([f"\n{part}" for part in some], add_special_tokens=False)
+            for part, encoding in zip(some, encodings, strict=True):
+                starts = [start for start, _ in encoding.offsets]
+                if 1 in starts or not part:
+                    ids += encoding.ids[sum(not start for start in starts) :]
+                else:  # a token has the break and more
+                    ids += self._tokenizer.encode(part, add_special_tokens=False).ids
+        return ids
 
     def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:
         """Returns the last ids of a text, with special ids around. `Encoding.truncate` would also keep the rest."""

@@ -116,17 +116,18 @@ def _prompt(
     keep: int | None,
 ) -> tuple[int, ...]:
     asked = template_variables.parse(body, serving.tokens.template_takes, serving.reasoning)
+    plain = serving.plain_text()
     try:
         templated, variables = serving.template_input(
-            chat_messages.templated(messages, serving.tools.family), tools.shown
+            plain.messages(chat_messages.templated(messages, serving.tools.family)), plain.values(tools.shown)
         )
+        variables = plain.variables(asked) | variables | ({} if start.prompted else {"add_generation_prompt": False})
     except RecursionError:
         raise BadRequest("tools or arguments of calls are nested too deeply") from None
-    variables = asked | variables | ({} if start.prompted else {"add_generation_prompt": False})
     special, most = bool(body.add_special_tokens), serving.model.context
     with serving.tokenizing("messages"):
         ids = serving.tokens.encode_chat(
-            templated, most, variables, add_special=special, keep=keep, continued=start.continued
+            templated, most, variables, add_special=special, keep=keep, continued=start.continued, cut=plain.cut
         )
     prompt = tuple(ids)
     serving.check_prompt(prompt, "messages")
