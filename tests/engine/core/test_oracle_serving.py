@@ -30,7 +30,9 @@ CONFIG = replace(interpreted_models.LLAMA, max_length=1024)
 CHECKPOINTS = {
     "Gemma 3": lora_folders.RandomCheckpoint(FAMILIES["gemma 3"]),  # layers with a window and without
     "FP8": rounding.rounded(lora_folders.RandomCheckpoint(CONFIG), "FP8"),
-    "4 bits": lora_folders.RandomCheckpoint(CONFIG, kinds=lambda name: "Q4_1"),
+    "experts": lora_folders.RandomCheckpoint(
+        FAMILIES["qwen 3 moe"], kinds=lambda name: None if ".gate." in name else "Q4_1"
+    ),
 }
 FROM_CODES = {"dtype": "auto", "instructions": PROCESSORS["codes"]}
 LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 21, 31, 8, 130, 277, 6)  # of 16 prompts
@@ -65,8 +67,8 @@ def serve(world):
 
 @pytest.mark.parametrize(
     ("weights", "options", "lengths"),
-    [("Gemma 3", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("4 bits", FROM_CODES, LENGTHS[:6])],
-    ids=["Gemma 3", "FP8 weights and KV", "4 bits"],
+    [("Gemma 3", {}, LENGTHS), ("FP8", {"kv_dtype": "FP8"}, LENGTHS), ("experts", FROM_CODES, LENGTHS[:6])],
+    ids=["Gemma 3", "FP8 weights and KV", "experts in 4 bits"],
 )
 def test_disaggregated_then_from_the_prefix_cache_and_migrated(
     world, serve, oracle_of, request, weights, options, lengths
