@@ -1,8 +1,8 @@
 """A worker without a model: an arena whose slots hold what was written to them, and clients that know every token.
 
 The "KV" of a position is a hash over the KV of all positions before it, as read through the block table, and the token.
-The next token is a hash over all KV. So a block that is stale, foreign, shared wrongly or not copied gives other tokens
-than the pure reference does.
+In a group of layers with a window, it is a hash over the last ones. The next token is a hash over all KV that it sees.
+So a block that is stale, foreign, shared wrongly or not copied gives other tokens than the pure reference does.
 """
 
 from array import array
@@ -50,8 +50,14 @@ def all_kv(tokens: Sequence[int]) -> list[int]:
     return values
 
 
-def next_token(values: Sequence[int], seed: int, choice: int) -> int:
-    return hash((seed, choice, *values)) % VOCABULARY
+def window_kv(before: Sequence[int], window: int, token: int) -> int:
+    """The KV of a position in a group with a window, from the values before it."""
+    return hash((window, *before[max(0, len(before) - window + 1) :], token)) & 0xFFFFFFFFFFFF
+
+
+def next_token(values: Sequence[int], seed: int, choice: int, seen: Iterable[int] = ()) -> int:
+    """`seen` are the last values of groups with a window."""
+    return hash((seed, choice, *values, *seen)) % VOCABULARY
 
 
 def logprob(values: Sequence[int], token: int) -> float:
@@ -86,6 +92,7 @@ class Client:
     finished: dict[int, str] = field(default_factory=dict)
     over: bool = False  # it expects nothing more
     dropped: set[int] = field(default_factory=set)  # choices of which it expects nothing more
+    windows: tuple[int, ...] = ()  # of the workers' groups
 
     def __post_init__(self) -> None:
         self.got = {choice: [] for choice in self.choices}
@@ -129,18 +136,25 @@ class Client:
         return [logprob(values[:place], self.prompt[place]) for place in range(1, len(self.prompt))]
 
     def _reference(self, choice: int) -> list[int]:
-        values, output = all_kv(self.prompt), list[int]()
+        values, output, others = all_kv(self.prompt), list[int](), [(window, list[int]()) for window in self.windows]
+        for window, of_group in others:
+            for token in self.prompt:
+                of_group.append(window_kv(of_group, window, token))
         while len(output) < self.max_tokens and not (output and output[-1] in self.stop):
-            output.append(next_token(values, self.seed, choice))
+            seen = [value for window, of_group in others for value in of_group[-window:]]
+            output.append(next_token(values, self.seed, choice, seen))
             values.append(kv(values, output[-1]))
+            for window, of_group in others:
+                of_group.append(window_kv(of_group, window, output[-1]))
         return output
 
 
 class Arena:
     """Blocks of slots, and the fake runner over them."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, windows: tuple[int, ...] = ()) -> None:
         self.block_size = block_size
+        self.windows = windows
         self.blocks = [[GARBAGE] * block_size for _ in range(num_blocks)]
 
     def run(self, batch: Batch, before: StepOutput = ()) -> StepOutput:
@@ -148,30 +162,44 @@ class Arena:
         drawn = [one.token for row in before for one in (row.sampled if isinstance(row, Scored) else row)]
         for source, target in batch.copies:
             self.blocks[target] = list(self.blocks[source])
-        written = [self._place(row, row.start + i) for row in batch.rows for i in range(len(row.tokens))]
+        written = [
+            (table[(row.start + i) // self.block_size], (row.start + i) % self.block_size)
+            for row in batch.rows
+            for table in (row.blocks, *row.windows)
+            for i in range(len(row.tokens))
+        ]
         assert len(written) == len(set(written)), "two rows write to one slot"
         return tuple(self._row(row, [drawn[-1 - t] if t < 0 else t for t in row.tokens]) for row in batch.rows)
 
     def read(self, blocks: Sequence[int], length: int) -> list[int]:
-        size = self.block_size
-        return [self.blocks[blocks[p // size]][p % size] for p in range(length)]
+        return [self._slot(blocks, position) for position in range(length)]
 
-    def _place(self, row: Row, position: int) -> tuple[int, int]:
-        return (row.blocks[position // self.block_size], position % self.block_size)
+    def _slot(self, table: Any, position: int) -> int:
+        return self.blocks[table[position // self.block_size]][position % self.block_size]
+
+    def _write(self, table: Any, position: int, value: int) -> None:
+        self.blocks[table[position // self.block_size]][position % self.block_size] = value
 
     def _row(self, row: Row, tokens: Sequence[int]) -> tuple[Sampled, ...] | Scored:
-        values = self.read(row.blocks, row.start)
+        values, others = self.read(row.blocks, row.start), list[list[int]]()
+        assert len(row.windows) == len(self.windows)
+        for window, table in zip(self.windows, row.windows, strict=True):
+            first = max(0, row.start - window + 1)
+            others.append([GARBAGE] * first + [self._slot(table, at) for at in range(first, row.start)])
         logprobs, targets = array("f"), iter(row.targets.tokens if row.targets is not None else ())
         for token in tokens:
-            block, slot = self._place(row, len(values))
+            for window, table, of_group in zip(self.windows, row.windows, others, strict=True):
+                of_group.append(window_kv(of_group, window, token))
+                self._write(table, len(values), of_group[-1])
+            self._write(row.blocks, len(values), kv(values, token))
             values.append(kv(values, token))
-            self.blocks[block][slot] = values[-1]
             logprobs.extend(logprob(values, target) for target in islice(targets, 1))
         for draw in row.draws:
             assert draw.position == len(values)
             check_counts(draw)
             assert len(draw.tokens) == len(values) - (row.tokens[0] < 0) or list(draw.tokens)[-1] == tokens[-1]
-        sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
+        seen = [value for window, of_group in zip(self.windows, others, strict=True) for value in of_group[-window:]]
+        sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice, seen)) for draw in row.draws)
         if row.targets is None:
             return sampled
         assert not list(targets), "a target without logits"
@@ -183,10 +211,11 @@ class Worker:
 
     def __init__(self, num_blocks: int = 32, block_size: int = 4, **limits: object) -> None:
         defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
-        self.pool = BlockPool(num_blocks, EventLog("epoch"))
-        self.scheduler = Scheduler(SchedulerLimits(block_size=block_size, **defaults | limits), self.pool, "revision")
+        chosen = SchedulerLimits(block_size=block_size, **defaults | limits)
+        self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size)
+        self.scheduler = Scheduler(chosen, self.pool, "revision")
         self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
-        self.arena = Arena(num_blocks, block_size)
+        self.arena = Arena(num_blocks, block_size, chosen.windows)
         self.clients: dict[str, Client] = {}
         self.now = 0.0
         self.before: StepOutput = ()  # of the step that was processed last
@@ -220,10 +249,14 @@ class Worker:
         return transfer
 
     def adopt(
-        self, transfer: IncomingTransfer, computed: int = 0, sampled: Mapping[int, Sequence[Sampled]] | None = None
+        self,
+        transfer: IncomingTransfer,
+        computed: int = 0,
+        sampled: Mapping[int, Sequence[Sampled]] | None = None,
+        firsts: Sequence[int] | None = None,
     ) -> tuple[Emission, ...]:
         """The sequence runs here from now on."""
-        emissions = self.incoming.adopt(transfer, computed, sampled or {})
+        emissions = self.incoming.adopt(transfer, computed, sampled or {}, firsts)
         self.deliver(emissions)
         return emissions
 
@@ -371,7 +404,8 @@ class Worker:
 
     def _check_held(self, batch: Batch) -> None:
         """Whatever happens, nobody else gets a block that the step in flight touches."""
-        for blocks in (*(row.blocks for row in batch.rows), *batch.copies):
+        windows = (table.blocks for row in batch.rows for table in row.windows)
+        for blocks in (*(row.blocks for row in batch.rows), *windows, *batch.copies):
             assert all(map(self.pool.references, blocks))
 
     def _read(self, event: KVEvent) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.prefix_cache import PrefixCache
+from legato_engine.kvcache.reach import StoredPrefixes, WindowedPrefixes
 
 _FREE, _TAKEN = b"\x01", b"\x00"
 
@@ -21,16 +22,18 @@ class BlockCounts:
 
 
 class BlockPool:
-    """Blocks 0 … `size` - 1. A block is free, cached (evictable), used (referenced) or quarantined.
+    """Blocks 0 … `size` - 1 of all groups. A block is free, cached (evictable), used (referenced) or quarantined.
 
     Several sequences may reference and read a block; a sequence copies a shared block before it writes to it. A peer
     might still write to a quarantined block.
     """
 
-    def __init__(self, size: int, events: EventLog) -> None:
+    def __init__(self, size: int, events: EventLog, windows: tuple[int, ...] = (), block_size: int = 1) -> None:
+        """`windows` has a window for each group after the first; blocks hold `block_size` positions."""
         self.size = size
         self.events = events
-        self.cache = PrefixCache(events)
+        prefixes = WindowedPrefixes(windows, block_size, events) if windows else StoredPrefixes(events)
+        self.cache = PrefixCache(prefixes)
         self._references = [0] * size
         self._free = bytearray(_FREE) * size  # a byte per block, since bytearray.find finds runs at memchr's speed
         self._free_count = size
@@ -108,15 +111,15 @@ class BlockPool:
                 else:
                     self._set_free(block)
 
-    def store(self, block: int, block_hash: bytes, parent: bytes | None) -> int:
+    def store(self, block: int, block_hash: bytes, parent: bytes | None, group: int = 0) -> int:
         """Adds a full block to the prefix cache. Returns the block with this content, with the caller's reference.
 
-        If another block has the content already, the caller's block is released for that one: a sequence's full blocks
-        are always the stored ones, so that the ancestors of cached blocks are cached.
+        If another block of the group has the content already, the caller's block is released for that one: a sequence's
+        full blocks are always the stored ones, so that the ancestors of cached blocks are cached.
         """
-        known = self.cache.find(block_hash)
+        known = self.cache.find(block_hash, group)
         if known is None:
-            self.cache.store(block, block_hash, parent)
+            self.cache.store(block, block_hash, parent, group)
             return block
         if known != block:
             self.take((known,))
@@ -138,13 +141,16 @@ class BlockPool:
             self._set_free(block)
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Removes the blocks that only this sequence uses from the prefix cache.
+        """Removes the blocks of the first group that only this sequence uses from the prefix cache, and the blocks of
+        windows with the same positions.
 
         Blocks that other sequences use, or have computed further blocks from, stay: those sequences had no fault.
         """
         stored = [block for block in blocks if self.cache.is_stored(block)]
         shared = sum(self._references[block] > 1 for block in stored)  # these come first: owners have all ancestors
-        self.cache.forget(stored[shared:])
+        for block in self.cache.forget(stored[shared:]):
+            if not self._references[block]:
+                self._set_free(block)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a block is in two states or in none, or the counts are wrong."""

@@ -3,30 +3,30 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.reach import Prefixes
 
 
 class PrefixCache:
-    """An index of full blocks by chained hash.
+    """An index of full blocks by group and chained hash.
 
     A stored block that is not in use is *evictable*; the least recently used one is evicted first. A sequence that uses
-    a block uses all of its ancestors, and releases them after it: so leaves are evicted first, and the ancestors of a
-    stored block are stored.
+    a block of the first group uses all of its ancestors, and releases them after it: so leaves are evicted first, and
+    the ancestors of a stored block are stored. Blocks of windows have no such order.
     """
 
-    def __init__(self, events: EventLog) -> None:
-        self._events = events
-        self._blocks: dict[bytes, int] = {}
-        self._hashes: dict[int, tuple[bytes, bytes | None]] = {}  # block → (its hash, its parent's)
+    def __init__(self, prefixes: Prefixes) -> None:
+        self._prefixes = prefixes
+        self._blocks: list[dict[bytes, int]] = [{} for _ in range(prefixes.groups)]
+        self._hashes: dict[int, tuple[bytes, bytes | None, int]] = {}  # block → its hash, its parent's, its group
         self._evictable: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of stored blocks, in use or not."""
-        return len(self._blocks)
+        return len(self._hashes)
 
     def __iter__(self) -> Iterator[bytes]:
-        """All stored hashes: the content of a snapshot."""
-        return iter(self._blocks)
+        """Hashes of all usable prefixes: the content of a snapshot."""
+        return iter(self._prefixes.usable(self._blocks[0]))
 
     @property
     def evictable(self) -> int:
@@ -41,24 +41,25 @@ class PrefixCache:
     def is_stored(self, block: int) -> bool:
         return block in self._hashes
 
-    def find(self, block_hash: bytes) -> int | None:
-        return self._blocks.get(block_hash)
+    def find(self, block_hash: bytes, group: int = 0) -> int | None:
+        return self._blocks[group].get(block_hash)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """Blocks of the longest stored prefix of `hashes`."""
-        blocks = []
+        """The first group's blocks of the longest usable prefix of `hashes`. Windows have their blocks, too."""
+        blocks, stored = [], self._blocks[0]
         for block_hash in hashes:
-            block = self._blocks.get(block_hash)
+            block = stored.get(block_hash)
             if block is None:
                 break
             blocks.append(block)
+        del blocks[self._prefixes.longest(hashes[: len(blocks)]) :]
         return blocks
 
-    def store(self, block: int, block_hash: bytes, parent: bytes | None) -> None:
+    def store(self, block: int, block_hash: bytes, parent: bytes | None, group: int = 0) -> None:
         """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
-        self._blocks[block_hash] = block
-        self._hashes[block] = (block_hash, parent)
-        self._events.add_stored(block_hash)
+        self._blocks[group][block_hash] = block
+        self._hashes[block] = (block_hash, parent, group)
+        self._prefixes.add(group, block_hash, parent)
 
     def mark_unused(self, block: int) -> None:
         """No sequence uses this stored block any more: it becomes evictable."""
@@ -72,29 +73,38 @@ class PrefixCache:
         """Removes the least recently used evictable block and returns it to the caller. KeyError if there is no such
         block."""
         block, _ = self._evictable.popitem(last=False)
-        block_hash, _ = self._hashes.pop(block)
-        del self._blocks[block_hash]
-        self._events.add_removed(block_hash)
+        self._remove(block)
         return block
 
-    def forget(self, blocks: Sequence[int]) -> None:
-        """Removes these blocks from the end: they are stored, used and in the order of their sequence.
+    def forget(self, blocks: Sequence[int]) -> list[int]:
+        """Removes these blocks of the first group from the end: they are stored, used and in their sequence's order.
 
-        Stops at a block that other blocks follow.
+        Stops at a block that other blocks follow. Returns the blocks of windows that were removed with them.
         """
-        followers = Counter(parent for _, parent in self._hashes.values())
+        followers = Counter(parent for _, parent, group in self._hashes.values() if not group)
+        of_windows = list[int]()
         for block in reversed(blocks):
-            block_hash, parent = self._hashes[block]
+            block_hash, parent, _ = self._hashes[block]
             if followers[block_hash]:
-                return
+                break
             followers[parent] -= 1
-            del self._hashes[block], self._blocks[block_hash]
-            self._events.add_removed(block_hash)
+            self._remove(block)
+            of_windows += [stored[block_hash] for stored in self._blocks[1:] if block_hash in stored]
+        for block in of_windows:
+            self._evictable.pop(block, None)
+            self._remove(block)
+        return of_windows
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the two maps disagree or an ancestor is missing."""
-        assert len(self._blocks) == len(self._hashes)
-        for block, (block_hash, parent) in self._hashes.items():
-            assert self._blocks[block_hash] == block, f"block {block} is stored under another's hash"
-            assert parent is None or parent in self._blocks, f"block {block} has lost its parent"
+        assert sum(map(len, self._blocks)) == len(self._hashes)
+        for block, (block_hash, parent, group) in self._hashes.items():
+            assert self._blocks[group][block_hash] == block, f"block {block} is stored under another's hash"
+            assert group or parent is None or parent in self._blocks[0], f"block {block} has lost its parent"
         assert all(block in self._hashes for block in self._evictable)
+        self._prefixes.check_integrity()
+
+    def _remove(self, block: int) -> None:
+        block_hash, _, group = self._hashes.pop(block)
+        del self._blocks[group][block_hash]
+        self._prefixes.remove(group, block_hash)

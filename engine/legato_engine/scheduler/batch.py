@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.token_counts import TokenCounts
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
@@ -74,7 +75,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     """One sequence's part of a step: computes `tokens` at positions `start, start+1, …`.
 
     `blocks` is its block table and covers positions `0 … start + len(tokens) - 1`; KV of positions before `start` is in
-    those blocks already, KV of `tokens` is written there. With `draws`, tokens are sampled from the logits of the last
+    those blocks already, KV of `tokens` is written there. `windows` are the tables of further groups of layers, which
+    cover all positions that `tokens` see. With `draws`, tokens are sampled from the logits of the last
     position (several if the sequence is about to fork into choices); without, logits are only computed for `targets`.
     In a step that is launched before the previous one is processed, a row's only token may be -1 - j: the token that
     the j-th draw of the previous step samples.
@@ -86,6 +88,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     draws: tuple[Draw, ...] = ()
     targets: Targets | None = None
     adapter: LoadedAdapter | None = None
+    windows: tuple[WindowTable, ...] = ()
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

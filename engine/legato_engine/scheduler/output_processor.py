@@ -101,9 +101,10 @@ class OutputProcessor:
         request.choices = (first,)
         branches = [request]
         for choice in others:
-            branch = request.fork(choice, self._tables.share(request))
+            branch = self._tables.share(request, choice)
             branch.number = request.number
-            branch.borrowed_blocks = branch.full_blocks(self._tables.block_size)
+            partial = branch.computed % self._tables.block_size > 0
+            branch.borrowed_blocks = branch.held_blocks - partial * (1 + len(branch.windows))
             self._registry.run(branch)
             branches.append(branch)
         return branches

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer
 from legato_engine.scheduler.requests.request import Request
@@ -56,11 +57,15 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class SequenceKV:
-    """The sequence to hand over: `token_ids` are all known tokens, `blocks` has the KV of the first `computed`."""
+    """The sequence to hand over: `token_ids` are all known tokens, `blocks` has the KV of the first `computed`.
+
+    `windows` has the blocks that the next token sees, in groups of layers with a window.
+    """
 
     token_ids: tuple[int, ...]
     computed: int
     blocks: tuple[int, ...]
+    windows: tuple[WindowTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from legato_engine.scheduler.queueing.admission import AdmissionControl
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.queueing.queue import Order, WaitingQueue
 from legato_engine.scheduler.queueing.tenants import TenantTokens
-from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.block_tables import BlockTables, tables_of
 from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
@@ -53,8 +53,9 @@ class Scheduler:
 
     def __init__(self, limits: SchedulerLimits, pool: BlockPool, kv_revision: str) -> None:
         self.limits = limits
+        self._sizes = limits.sizes
         self.pool = pool
-        self._tables = BlockTables(pool, limits.block_size, kv_revision)
+        self._tables = BlockTables(pool, limits.sizes, kv_revision)
         self._queue = WaitingQueue(Order(limits))
         self._registry = RequestRegistry(self._tables, self._queue)
         self._lengths = OutputLengthEstimator()
@@ -246,11 +247,12 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the pool's references do not match the block tables."""
-        tables = [request.blocks for request in self._registry]
-        self._tables.check_integrity(tables + [transfer.blocks for transfer in self.incoming])
+        tables = [blocks for request in self._registry for blocks in tables_of(request)]
+        self._tables.check_integrity(tables + [transfer.all_blocks for transfer in self.incoming])
         self.incoming.check_integrity()
         for request in self._registry:
             self._tables.check_writable(request)
+            self._tables.check_windows(request)
             assert request.state is not RequestState.ENDED or request.sending, f"{request.id} has ended and is kept"
 
     def mismatch(self) -> str:
@@ -280,7 +282,8 @@ class Scheduler:
 
     def _utilization(self, used_blocks: int) -> float:
         slots, size = used_blocks * self.limits.block_size, self.limits.block_size
-        empty = sum(len(request.blocks) * size - request.computed for request in self._registry)
+        ends = ((r, end) for r in self._registry for end in (len(r.blocks), *[table.end for table in r.windows]))
+        empty = sum(end * size - request.computed for request, end in ends)
         empty += sum(transfer.fresh * size for transfer in self.incoming)
         return max(0.0, 1 - empty / slots) if slots else 1.0
 
@@ -292,9 +295,9 @@ class Scheduler:
 
     def _pending_blocks(self) -> int:
         """Blocks that waiting requests and transfers need: uncached blocks of prompts, all blocks of transfers."""
-        limits, first = self.limits, self._admission.first_blocks
-        prompts = sum([first(r) - (len(r.tokens) - r.uncached) // limits.block_size for r in self._queue])
-        return prompts + sum([limits.blocks_for(limits.reserved_tokens(r)) for r in self.incoming.waiting])
+        limits, sizes, needed = self.limits, self._sizes, self._admission.started_blocks
+        prompts = sum([needed(r) - sizes.decoding(len(r.tokens) - r.uncached) for r in self._queue])
+        return prompts + sum([sizes.decoding(limits.reserved_tokens(r)) for r in self.incoming.waiting])
 
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer], cut_off: bool) -> EndedSequences:
         record = self._lengths.add_cut_off if cut_off else self._lengths.add_ended

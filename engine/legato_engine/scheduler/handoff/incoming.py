@@ -108,13 +108,18 @@ class IncomingHandoffs:
             self._forget_revocation(transfer)
 
     def adopt(
-        self, transfer: IncomingTransfer, computed: int, sampled: Mapping[int, Sequence[Sampled]]
+        self,
+        transfer: IncomingTransfer,
+        computed: int,
+        sampled: Mapping[int, Sequence[Sampled]],
+        firsts: Sequence[int] | None = None,
     ) -> tuple[Emission, ...]:
         """All KV was received: the sequence runs here from now on, as one request per choice.
 
         KV of the first `computed` tokens is in the transfer's blocks. `sampled[choice]` are the tokens that follow
         `transfer.request.tokens`; this worker emits them. Several choices either all have tokens (they fork now) or
-        none (they fork after the prompt). Returns the emissions, with `finish` if a sequence has ended already. Raises
+        none (they fork after the prompt). In groups with a window, blocks from `firsts` on were received or cached;
+        None: only the ones that the next token sees. Returns the emissions, with `finish` if a sequence has ended already. Raises
         ValueError, without changes, if KV or tokens do not match the transfer.
         """
         request = transfer.request
@@ -124,12 +129,19 @@ class IncomingHandoffs:
         shared = len(request.tokens) + (follow[0] if len(follow) == 1 else 0)
         if not 0 <= computed <= min(shared, len(transfer.blocks) * self._limits.block_size):
             raise ValueError(f"KV of {computed} tokens; {shared} are shared, {len(transfer.blocks)} blocks reserved")
+        received = max(computed, transfer.cached * self._limits.block_size)
+        computed = self._rewound(received, len(request.tokens) + min(follow))
+        firsts = firsts if firsts is not None else self._tables.first_blocks(received)
+        self._check_windows(transfer, firsts, computed)
         self._end(transfer, IncomingState.ADOPTED)
         request.blocks, transfer.blocks = transfer.blocks, []
+        request.windows, transfer.windows = transfer.windows, ()
         request.stored = transfer.cached
         request.room, request.handed_off = None, True
-        computed = max(computed, transfer.cached * self._limits.block_size)
-        self._rewind(request, computed, len(request.tokens) + min(follow))
+        request.computed = request.farthest = computed
+        if computed < received:
+            self._tables.shorten(request)
+        self._tables.move_windows(request, firsts)  # earlier blocks may not have been written
         self._registry.run(request)
         return tuple(self._deliver(request, sampled))
 
@@ -148,8 +160,9 @@ class IncomingHandoffs:
             self._free(transfer)
         else:
             self._end(transfer, IncomingState.QUARANTINED)
-            self._tables.pool.release(transfer.blocks[: transfer.cached])
-            transfer.blocks, transfer.cached = transfer.blocks[transfer.cached :], 0
+            for blocks in transfer.take_back():
+                self._tables.pool.release(blocks)
+            transfer.blocks, transfer.windows = transfer.all_blocks, ()
             self._tables.pool.quarantine(transfer.blocks)
             self._holding.append(transfer)
 
@@ -208,14 +221,16 @@ class IncomingHandoffs:
         request = transfer.request
         known = len(request.tokens)
         matched = self._tables.match(request, known // self._limits.block_size)
-        blocks = self._limits.blocks_for(self._limits.reserved_tokens(request))
-        growth = self._admission.growth(request, blocks)
+        reserved = self._limits.reserved_tokens(request)
+        blocks, held = self._limits.blocks_for(reserved), self._limits.sizes.decoding(reserved)
+        growth = self._admission.growth(request, held)
         if not self._admission.make_room(request, matched, blocks, growth):
             return False
         transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)
-        request.reserved_blocks = blocks + growth
+        request.reserved_blocks = held + growth
         transfer.blocks, request.blocks = request.blocks, []
+        transfer.windows, request.windows = request.windows, ()
         transfer.cached = len(matched)
         self._admission.reserved.add(request)
         self._holding.append(transfer)
@@ -239,23 +254,24 @@ class IncomingHandoffs:
         self._admission.reserved.discard(transfer.request)
 
     def _free(self, transfer: IncomingTransfer) -> None:
-        self._tables.pool.release(transfer.blocks)
-        transfer.blocks, transfer.cached = [], 0
+        for blocks in (transfer.blocks, *[table.blocks for table in transfer.windows]):
+            self._tables.pool.release(blocks)
+        transfer.blocks, transfer.windows, transfer.cached = [], (), 0
 
     def _forget_revocation(self, transfer: IncomingTransfer) -> None:
         if transfer in self._revocations:
             self._revocations.remove(transfer)
 
-    def _rewind(self, request: Request, computed: int, known: int) -> None:
-        """Sets `computed`, and leaves at least one token to compute.
+    def _rewound(self, computed: int, known: int) -> int:
+        """Returns `computed`, or less, so that at least one of `known` tokens is left to compute.
 
         If necessary it goes back to the beginning of a block, so that no cached block is written to.
         """
-        size = self._limits.block_size
-        if computed >= known:
-            computed = (known - 1) // size * size
-            self._tables.pool.release(request.blocks[computed // size :])
-            del request.blocks[computed // size :]
-            request.stored = min(request.stored, computed // size)
-        request.computed = computed
-        request.farthest = computed
+        return computed if computed < known else (known - 1) // self._limits.block_size * self._limits.block_size
+
+    def _check_windows(self, transfer: IncomingTransfer, firsts: Sequence[int], computed: int) -> None:
+        """Raises ValueError if a window, with blocks from `firsts` on, lacks KV for the token after `computed`."""
+        needed = self._tables.first_blocks(computed)
+        for table, first, least in zip(transfer.windows, firsts, needed, strict=True):
+            if least < max(table.first, first):
+                raise ValueError(f"a window begins with block {max(table.first, first)}; block {least} is needed")

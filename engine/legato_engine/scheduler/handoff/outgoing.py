@@ -1,5 +1,9 @@
 """Sequences handed off to other workers: prefills, and migrations of running sequences."""
 
+from collections.abc import Iterator
+from operator import lt
+
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.handoff.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.request import Request, RequestState
@@ -42,8 +46,10 @@ class OutgoingHandoffs:
 
     # ── grants ──
 
-    def grant(self, transfer: OutgoingTransfer, blocks: int) -> None:
+    def grant(self, transfer: OutgoingTransfer, blocks: int, firsts: tuple[int, ...] = ()) -> None:
         """The receiver has room for the sequence's first `blocks` blocks, including those that it had cached.
+
+        In groups with a window, its room begins with the blocks `firsts`.
 
         A parked prefill is queued again, before all others, and appears in `StepResult.prefilled` when its KV is
         restored; a migrating sequence goes on running. Both appear in `StepResult.advanced`. Raises ValueError, without
@@ -57,7 +63,7 @@ class OutgoingHandoffs:
         if not transfer.migration and blocks * self._tables.block_size < len(request.tokens):
             raise ValueError("the grant is for another sequence: it is too small for this one")
         transfer.move(OutgoingState.GRANTED)
-        transfer.capacity = blocks
+        transfer.capacity, transfer.firsts = blocks, firsts
         if request.state is RequestState.WAITING:
             self._registry.queue.remove(request)
         if request.state in (RequestState.WAITING, RequestState.PARKED):
@@ -85,7 +91,7 @@ class OutgoingHandoffs:
         """Stops scheduling the sequence and returns its tokens and KV blocks to hand over.
 
         None while its step is in flight (call again after `Scheduler.process`), while its prompt is not computed, or if
-        it has ended.
+        it has ended. Raises ValueError, without changes, if the window of its last token is not granted or not kept.
         """
         request = transfer.request
         if request.state is not (RequestState.RUNNING if transfer.migration else RequestState.COMPUTED):
@@ -94,11 +100,18 @@ class OutgoingHandoffs:
             if transfer.state is OutgoingState.GRANTED:
                 transfer.move(OutgoingState.STOPPING)
             return None
-        transfer.move(OutgoingState.FINISHED)
         size = self._tables.block_size
         blocks = min(-(-request.computed // size), transfer.capacity)
         computed = min(request.computed, blocks * size)
-        return SequenceKV(tuple(request.tokens), computed, tuple(request.blocks[:blocks]))
+        windows = tuple(self._windows(transfer, computed, blocks))
+        transfer.move(OutgoingState.FINISHED)
+        return SequenceKV(tuple(request.tokens), computed, tuple(request.blocks[:blocks]), windows)
+
+    def is_behind(self, transfer: OutgoingTransfer) -> bool:
+        """True if a migrating sequence that was preempted has still to reach the window that is granted."""
+        request = transfer.request
+        needed = self._tables.first_blocks(request.computed)
+        return request.schedulable and any(map(lt, needed, transfer.firsts))
 
     def cancel(self, transfer: OutgoingTransfer) -> None:
         """Cancels the transfer. Blocks that are read stay until `abort` or `commit`."""
@@ -117,3 +130,13 @@ class OutgoingHandoffs:
         transfer.move(OutgoingState.ABORTED)
         if not transfer.migration or transfer.request.state is RequestState.ENDED:
             self._registry.end(transfer.request)
+
+    def _windows(self, transfer: OutgoingTransfer, computed: int, blocks: int) -> Iterator[WindowTable]:
+        """The blocks of each window that the token after `computed` sees. Raises ValueError."""
+        tables, firsts = transfer.request.windows, transfer.firsts or (0,) * len(transfer.request.windows)
+        for table, granted, first in zip(tables, firsts, self._tables.first_blocks(computed), strict=True):
+            if first < max(granted, table.first):
+                raise ValueError(
+                    f"the window of its last token begins with block {first}, which is not granted or kept"
+                )
+            yield WindowTable(first, table.since(first).before(blocks))

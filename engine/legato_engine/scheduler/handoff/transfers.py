@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.stream import Peer
 
@@ -51,22 +52,35 @@ INCOMING_MOVES: Mapping[tuple[IncomingState, IncomingState], str] = {
 
 @dataclass(eq=False, slots=True)
 class IncomingTransfer:
-    """A sequence whose KV comes from `source`, and the blocks that are reserved for it.
+    """A sequence whose KV comes from `source`, and the blocks that are reserved for it, also in tables of `windows`.
 
-    `blocks[:cached]` were cached here and are not transferred; the last block may be after the sequence's known tokens.
-    In quarantine, `blocks` are only those that the source may still write to.
+    The sequence's first `cached` blocks were cached here and are not transferred; the last block may be after the
+    sequence's known tokens. In quarantine, `blocks` are only those that the source may still write to, of all groups.
     """
 
     request: Request  # runs after the transfer; its tokens are those that the gateway knows
     source: Peer
     state: IncomingState = IncomingState.PENDING
     blocks: list[int] = field(default_factory=list)
+    windows: tuple[WindowTable, ...] = ()
     cached: int = 0
 
     @property
     def fresh(self) -> int:
-        """Number of `blocks` that the source may write to."""
-        return len(self.blocks) - self.cached
+        """Number of blocks that the source may write to."""
+        return len(self.blocks) - self.cached + sum([len(table.since(self.cached).blocks) for table in self.windows])
+
+    @property
+    def all_blocks(self) -> list[int]:
+        """The blocks of all groups."""
+        return [*self.blocks, *(block for table in self.windows for block in table.blocks)]
+
+    def take_back(self) -> list[list[int]]:
+        """Removes and returns the blocks that the source may not write to, in each group."""
+        tables, self.windows = self.windows, tuple([table.since(self.cached) for table in self.windows])
+        held = [self.blocks[: self.cached], *[table.before(self.cached) for table in tables]]
+        self.blocks, self.cached = self.blocks[self.cached :], 0
+        return held
 
     @property
     def over(self) -> bool:
@@ -118,8 +132,8 @@ OUTGOING_MOVES: Mapping[tuple[OutgoingState, OutgoingState], str] = {
 class OutgoingTransfer:
     """A sequence whose KV goes to another worker: a prefill for a hand-off, or a running sequence that migrates.
 
-    The receiver has room for `capacity` of the sequence's blocks; the first `sent` of `request.blocks` are sent or
-    being sent.
+    The receiver has room for `capacity` of the sequence's blocks, in groups with a window from the blocks `firsts` on;
+    the first `sent` of `request.blocks` are sent or being sent.
     """
 
     request: Request
@@ -127,6 +141,7 @@ class OutgoingTransfer:
     attempt: int
     state: OutgoingState = OutgoingState.PENDING
     capacity: int = 0
+    firsts: tuple[int, ...] = ()
     sent: int = 0
 
     @property
@@ -143,6 +158,11 @@ class OutgoingTransfer:
     def stopped(self) -> bool:
         """True if the request is no longer scheduled."""
         return self.state in STOPPED
+
+    @property
+    def fixed(self) -> bool:
+        """True if the request keeps blocks before its windows: how far it will have come at the end is not known."""
+        return self.migration and (self.keeping or self.state is Out.PENDING)
 
     @property
     def over(self) -> bool:

@@ -93,7 +93,9 @@ class Planner:
         if self._tables.grow(request, known + 1):
             return False
         draws = (_draw(request, request.choices[0], known + 1),)
-        self._rows.append(Row((-1 - draw,), known, request.blocks, draws, None, request.loaded_adapter))
+        self._rows.append(
+            Row((-1 - draw,), known, request.blocks, draws, None, request.loaded_adapter, request.windows)
+        )
         self._flight.append(request)
         return True
 
@@ -227,7 +229,9 @@ class Planner:
         known = len(tokens)
         if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
             draws: tuple[Draw, ...] = (_draw(request, request.choices[0], known),)
-            self._rows.append(Row(tokens[-1:], start, request.blocks, draws, None, request.loaded_adapter))
+            self._rows.append(
+                Row(tokens[-1:], start, request.blocks, draws, None, request.loaded_adapter, request.windows)
+            )
             self._flight.append(request)
             return
         targets = _targets(request, count) if request.scoring else None
@@ -235,8 +239,8 @@ class Planner:
         draws = ()
         if start + count == known and not request.first:
             draws = tuple([_draw(request, choice, known) for choice in request.choices])
-        adapter = request.loaded_adapter
-        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter))
+        adapter, windows = request.loaded_adapter, request.windows
+        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter, windows))
         self._flight.append(request)
 
 

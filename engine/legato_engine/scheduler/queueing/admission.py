@@ -27,6 +27,7 @@ class AdmissionControl:
         self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengthEstimator
     ) -> None:
         self._limits = limits
+        self._sizes = limits.sizes
         self._registry = registry
         self._tables = tables
         self._lengths = lengths
@@ -52,21 +53,21 @@ class AdmissionControl:
         return missing <= self._tables.pool.available
 
     def make_room(self, request: Request, matched: list[int], blocks: int, growth: int) -> bool:
-        """True if there are slots and blocks for `request`, whose blocks `matched` are cached.
+        """True if there are slots for `request`, and `blocks` of the first group, of which `matched` are cached.
 
         Preempts paused sequences if that frees enough.
         """
 
         def has_room() -> bool:
             return len(request.choices) <= self.free_slots() and self.fits(
-                self._tables.missing(matched, blocks), growth
+                self._tables.missing(request, matched, blocks), growth
             )
 
         if has_room():
             return True
         victims = self._paused()
         slots = self.free_slots() + sum(len(victim.choices) for victim in victims)
-        missing = self._tables.missing(matched, blocks) - self._tables.count_exclusive(victims)
+        missing = self._tables.missing(request, matched, blocks) - self._tables.count_exclusive(victims)
         if len(request.choices) > slots or not self.fits(missing, growth):
             return False
         while victims and not has_room():
@@ -82,13 +83,16 @@ class AdmissionControl:
 
         Waiting sequences and the ones in `pending` transfers are included.
         """
-        waiting = [self.growth(r, self.first_blocks(r)) for r in self._registry.queue if r.room is None]
+        waiting = [self.growth(r, self.started_blocks(r)) for r in self._registry.queue if r.room is None]
         return self._growth(self._growing(), pending) + sum(waiting)
 
     def first_blocks(self, request: Request) -> int:
-        """Blocks that a waiting request gets when it starts, including cached ones."""
-        known = len(request.tokens)
-        return self._limits.blocks_for(known if request.room is not None else known + 1)
+        """Blocks of the first group that a waiting request gets when it starts, including cached ones."""
+        return self._limits.blocks_for(self._first_tokens(request))
+
+    def started_blocks(self, request: Request) -> int:
+        """Blocks of all groups that a waiting request has when its prompt is computed."""
+        return self._sizes.decoding(self._first_tokens(request))
 
     def growth(self, request: Request, held: int) -> int:
         """Blocks that all choices of `request` are expected to need beyond the `held` ones."""
@@ -96,7 +100,7 @@ class AdmissionControl:
         longest = min(known + self._expected(request), limits.max_length)
         branches = len(request.choices)
         shared = known // limits.block_size if branches > 1 else 0  # full blocks of the prompt serve all choices
-        needed = limits.blocks_for(longest - 1) - shared  # KV of the last token is never computed
+        needed = self._sizes.decoding(longest - 1) - shared  # KV of the last token is never computed
         return max(0, branches * needed - (held - shared))
 
     def start(self, request: Request) -> Verdict:
@@ -106,16 +110,21 @@ class AdmissionControl:
         if self._tables.is_being_computed(request, len(matched)):
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
-        growth = self.growth(request, blocks) if request.room is None else 0
+        started = self.started_blocks(request)
+        growth = self.growth(request, started) if request.room is None else 0
         if not self.make_room(request, matched, blocks, growth):
             return Verdict.FULL
         self._tables.open(request, matched, blocks)
-        request.reserved_blocks = blocks + growth
+        request.reserved_blocks = started + growth
         if not request.farthest:
             request.cached_tokens = min(request.computed, request.prompt_len)
         self._tables.announce(request)
         self._registry.run(request)
         return Verdict.STARTED
+
+    def _first_tokens(self, request: Request) -> int:
+        known = len(request.tokens)
+        return known if request.room is not None else known + 1
 
     def _paused(self) -> list[Request]:
         """Paused sequences that may be preempted, in order of precedence; nothing reads or writes their blocks now.
@@ -129,11 +138,9 @@ class AdmissionControl:
 
     def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
         """Expected growth of `growing`, of incoming transfers with blocks and of `pending` ones."""
-        limits, transfers = self._limits, (*self.reserved, *pending)
-        reserved = sum(
-            [self.growth(request, limits.blocks_for(limits.reserved_tokens(request))) for request in transfers]
-        )
-        return reserved + sum([self.growth(request, len(request.blocks)) for request in growing])
+        limits, sizes, transfers = self._limits, self._sizes, (*self.reserved, *pending)
+        reserved = sum([self.growth(request, sizes.decoding(limits.reserved_tokens(request))) for request in transfers])
+        return reserved + sum([self.growth(request, request.held_blocks) for request in growing])
 
     def _growing(self) -> list[Request]:
         """Running sequences that will need more blocks; paused ones only if maximum output is reserved."""

@@ -1,9 +1,12 @@
 """The block tables of requests: the only place where they grow, are shared, copied on write, stored and freed."""
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.groups import SequenceSizes, first_block
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.block_hash import child, root
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -20,12 +23,14 @@ class _Flight:
 class BlockTables:
     """Block tables over a pool. A step in flight keeps every block that its rows and copies use.
 
-    There may be two steps in flight; the second one copies nothing.
+    There may be two steps in flight; the second one copies nothing. All tables of a request grow together: the first
+    group's keeps all blocks, and tables of windows release the earlier ones.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, kv_revision: str) -> None:
+    def __init__(self, pool: BlockPool, sizes: SequenceSizes, kv_revision: str) -> None:
         self.pool = pool
-        self.block_size = block_size
+        self.block_size = sizes.block_size
+        self._sizes = sizes
         self._kv_revision = kv_revision
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
@@ -67,9 +72,10 @@ class BlockTables:
         return hashes
 
     def match(self, request: Request, count: int) -> list[int]:
-        """Cached blocks for a leading part of the first `count` blocks of the request's tokens; takes no references.
+        """Cached blocks of the first group for a leading part of the first `count` blocks of the request's tokens.
 
-        Blocks from which requested prompt logprobs follow are not matched: logits are not cached.
+        Windows have the blocks that the next token sees. Takes no references. Blocks from which requested prompt
+        logprobs follow are not matched: logits are not cached.
         """
         if request.scoring:
             count = min(count, (request.scored - 1) // self.block_size)
@@ -83,29 +89,45 @@ class BlockTables:
         owner = self.computing.get(self.hashes(request, count)[matched])
         return owner is not None and owner is not request and owner.schedulable
 
-    def missing(self, matched: list[int], blocks: int) -> int:
-        """Number of `pool.available` blocks that a table of `blocks`, including the cached `matched`, takes."""
-        evictable = sum(1 for block in matched if not self.pool.references(block))
-        return blocks - len(matched) + evictable
+    def missing(self, request: Request, matched: list[int], blocks: int) -> int:
+        """Number of `pool.available` blocks that `open` takes, including cached ones that nobody uses."""
+        cached, missing = matched, blocks - len(matched)
+        for table, end in self._windows(request, matched, blocks):
+            cached, missing = cached + table.blocks, missing + end - table.end
+        return missing + sum(1 for block in cached if not self.pool.references(block))
 
     def count_exclusive(self, requests: list[Request]) -> int:
         """Number of blocks that only `requests` use: available once all of them have released theirs."""
-        owners = Counter(block for request in requests for block in request.blocks)
+        owners = Counter(block for request in requests for blocks in tables_of(request) for block in blocks)
         return sum(self.pool.references(block) == count for block, count in owners.items())
 
     # ── tables ──
 
     def open(self, request: Request, matched: list[int], blocks: int) -> None:
-        """Gives `request` a table of `blocks`: the cached blocks `matched` and fresh ones, which must be available."""
+        """Gives `request` a table of `blocks`: the cached blocks `matched` and fresh ones, which must be available.
+
+        Tables of windows begin with the cached blocks that the next token sees, and have room for a chunk. Tables
+        of an incoming transfer reach as far as the first group's.
+        """
         if not (request.reserved_blocks or request.preempted):  # it starts for the first time
             self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
-        self.pool.take(matched)
-        fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)
+        windows = self._windows(request, matched, blocks)
+        for cached in (matched, *(table.blocks for table, _ in windows)):
+            self.pool.take(cached)
+        missing = [blocks - len(matched), *(end - table.end for table, end in windows)]
+        fresh = self.pool.allocate(sum(missing), matched[-1] if matched else None)
         assert fresh is not None
-        request.blocks = matched + fresh
+        request.blocks = matched + _cut(fresh, missing[0])
+        for (table, _), count in zip(windows, missing[1:], strict=True):
+            table.blocks += _cut(fresh, count)
+        request.windows = tuple([table for table, _ in windows])
         request.stored = len(matched)
         request.computed = len(matched) * self.block_size
         request.writable = 0
+
+    def first_blocks(self, position: int) -> tuple[int, ...]:
+        """The first block that a token at `position` sees, in each group with a window."""
+        return self._sizes.first_blocks(position)
 
     def announce(self, request: Request) -> None:
         """Registers that `request` will compute all of its known full blocks, so that others wait for them."""
@@ -117,37 +139,62 @@ class BlockTables:
         """Allocates blocks to write positions `computed … tokens - 1`. Returns the number that is lacking (0: done)."""
         if tokens <= request.writable:
             return 0
+        if request.windows and request.moves_windows:
+            # A later sequence may continue at the beginning of the current block.
+            self.move_windows(request, self.first_blocks(request.computed // self.block_size * self.block_size))
         blocks, size = request.blocks, self.block_size
-        missing = -(-tokens // size) - len(blocks)
+        end = -(-tokens // size)
         index, used = divmod(request.computed, size)
         split = used > 0 and self._shared(blocks[index])
-        if missing > 0 or split:
-            count = max(missing, 0) + split
+        missing = [max(0, end - len(blocks)), *[max(0, end - table.end) for table in request.windows]]
+        if count := sum(missing) + split * len(missing):
             fresh = self.pool.allocate(count, blocks[-1] if blocks else None)
             if fresh is None:
                 return count - self.pool.available
             if split:
-                source, blocks[index] = blocks[index], fresh.pop(0)
-                self.copies.append((source, blocks[index]))
-                self._copied[source] += 1
-            blocks.extend(fresh)
-        request.writable = len(blocks) * size
+                self._split(blocks, index, fresh.pop(0))
+                for table in request.windows:
+                    self._split(table, index, fresh.pop(0))
+            blocks.extend(_cut(fresh, missing[0]))
+            for windowed, lacking in zip(request.windows, missing[1:], strict=True):
+                windowed.blocks.extend(_cut(fresh, lacking))
+        request.writable = min([len(blocks), *[table.end for table in request.windows]]) * size
         return 0
+
+    def move_windows(self, request: Request, firsts: Sequence[int]) -> None:
+        """Releases blocks of windows before the blocks `firsts`. A step in flight keeps them until its end."""
+        for group, first in enumerate(firsts):
+            table = request.windows[group]
+            if first > table.first:
+                request.windows = (*request.windows[:group], table.since(first), *request.windows[group + 1 :])
+                self._release(request, table.before(first))
+
+    def shorten(self, request: Request) -> None:
+        """Releases all blocks from the request's next position on, which is the first one of a block."""
+        end = request.computed // self.block_size
+        for blocks in (request.blocks[end:], *[table.since(end).blocks for table in request.windows]):
+            self.pool.release(blocks)
+        del request.blocks[end:]
+        request.windows = tuple([WindowTable(table.first, table.before(end)) for table in request.windows])
+        request.stored = min(request.stored, end)
 
     def is_exclusive(self, request: Request) -> bool:
         """True if no other request reads the block of the next position, or that block is not allocated yet."""
         index, used = divmod(request.computed, self.block_size)
         return used == 0 or not self._shared(request.blocks[index])
 
-    def share(self, request: Request) -> list[int]:
-        """Returns the blocks that hold the request's KV, with another reference for another table.
+    def share(self, request: Request, choice: int) -> Request:
+        """Returns a copy of the sequence for one choice, on the blocks that hold its KV.
 
-        Both requests copy the last block before they write to it.
+        Both requests copy the last blocks before they write to them.
         """
         request.writable = 0
-        shared = request.blocks[: -(-request.computed // self.block_size)]
-        self.pool.take(shared)
-        return shared
+        end = -(-request.computed // self.block_size)
+        windows = tuple([WindowTable(table.first, table.before(end)) for table in request.windows])
+        branch = request.fork(choice, request.blocks[:end], windows)
+        for blocks in tables_of(branch):
+            self.pool.take(blocks)
+        return branch
 
     def store(self, request: Request) -> bool:
         """Adds blocks that became full to the prefix cache; False if there are none."""
@@ -156,10 +203,11 @@ class BlockTables:
         full = min(request.computed, len(request.tokens)) // self.block_size
         hashes = self.hashes(request, full)
         for index in range(request.stored, full):
-            parent, own = hashes[index - 1] if index else None, request.blocks[index]
-            self.pool.take((own,))
-            request.blocks[index] = self.pool.store(own, hashes[index], parent)
-            self._release(request, [own])  # if the cache had another one, a step in flight may still read this one
+            parent = hashes[index - 1] if index else None
+            request.blocks[index] = self._store(request, 0, request.blocks[index], hashes[index], parent)
+            for group, table in enumerate(request.windows, 1):
+                if index >= table.first:
+                    table[index] = self._store(request, group, table[index], hashes[index], parent)
             if self.computing.get(hashes[index]) is request:
                 del self.computing[hashes[index]]
         request.stored = full
@@ -170,16 +218,30 @@ class BlockTables:
         for block_hash in request.hashes[request.stored :]:
             if self.computing.get(block_hash) is request:
                 del self.computing[block_hash]
-        request.most_blocks = max(request.most_blocks, len(request.blocks))
-        blocks, request.blocks = request.blocks, []  # a new list: a row in flight still reads the old one
+        request.most_blocks = max(request.most_blocks, request.held_blocks)
+        tables = tables_of(request)
+        request.blocks, request.windows = [], ()  # new ones: a row in flight still reads the old ones
         request.computed = request.stored = request.writable = 0
-        self._release(request, blocks)
+        for blocks in tables:
+            self._release(request, blocks)
 
     def check_writable(self, request: Request) -> None:
         """Raises AssertionError if the request could write to a block that others read."""
         size = self.block_size
-        for block in request.blocks[request.computed // size : request.writable // size]:
-            assert not self._shared(block), f"block {block} is shared and written to"
+        first, last = request.computed // size, request.writable // size
+        for blocks in (request.blocks[first:last], *(table.since(first).before(last) for table in request.windows)):
+            for block in blocks:
+                assert not self._shared(block), f"block {block} is shared and written to"
+
+    def check_windows(self, request: Request) -> None:
+        """Raises AssertionError if a window lacks a block that the next token sees, or has blocks beyond the request's
+        first table."""
+        for window, table in zip(self._sizes.windows, request.windows, strict=bool(request.blocks)):
+            first = first_block(window, request.computed, self.block_size)
+            assert table.first <= first or not request.computed, f"a window begins with {table.first}, not {first}"
+            assert -(-request.computed // self.block_size) <= table.end <= len(request.blocks), (
+                "a window ends elsewhere"
+            )
 
     def check_integrity(self, tables: list[list[int]]) -> None:
         """Raises AssertionError unless the pool's references match `tables` and the steps in flight."""
@@ -190,6 +252,33 @@ class BlockTables:
         wrong = next((block for block in {*held, *expected} if held.get(block, 0) != expected[block]), None)
         assert wrong is None, f"block {wrong} has {held.get(wrong, 0)} references and {expected[wrong]} owners"
         self.pool.check_integrity()
+
+    def _windows(self, request: Request, matched: list[int], blocks: int) -> list[tuple[WindowTable, int]]:
+        """The cached part of the table of each window that `open` makes, and the number of the block after its last."""
+        size, known, count = self.block_size, len(request.tokens), len(matched)
+        position, end = count * size, min(blocks, count + -(-self._sizes.chunk_tokens // size))
+        if request.incoming:  # its source has computed at least all known tokens but the last
+            position, end = max(position, (known - 1) // size * size), blocks
+        tables = list[tuple[WindowTable, int]]()
+        for group, window in enumerate(self._sizes.windows, 1):
+            first = first_block(window, position, size)
+            cached = [self.pool.cache.find(each, group) for each in request.hashes[first:count]]
+            assert None not in cached, "a usable prefix lacks a block of a window"
+            tables.append((WindowTable(first, [block for block in cached if block is not None]), end))
+        return tables
+
+    def _split(self, table: list[int] | WindowTable, index: int, block: int) -> None:
+        """Replaces a shared block of a table by its copy in `block`."""
+        source, table[index] = table[index], block
+        self.copies.append((source, block))
+        self._copied[source] += 1
+
+    def _store(self, request: Request, group: int, own: int, block_hash: bytes, parent: bytes | None) -> int:
+        """Adds a full block to the prefix cache; returns the block to use instead, with a reference."""
+        self.pool.take((own,))
+        stored = self.pool.store(own, block_hash, parent, group)
+        self._release(request, [own])  # if the cache had another one, a step in flight may still read this one
+        return stored
 
     def _release(self, request: Request, blocks: list[int]) -> None:
         """Releases blocks of `request` once no step in flight uses them."""
@@ -202,3 +291,15 @@ class BlockTables:
     def _shared(self, block: int) -> bool:
         references = self.pool.references(block)
         return references > 1 and references - self._copied[block] > 1
+
+
+def tables_of(request: Request) -> list[list[int]]:
+    """The blocks of all groups of a request."""
+    return [request.blocks, *[table.blocks for table in request.windows]]
+
+
+def _cut(blocks: list[int], count: int) -> list[int]:
+    """Removes and returns the first `count` blocks."""
+    first = blocks[:count]
+    del blocks[:count]
+    return first

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from legato_engine.errors import EngineError
+from legato_engine.kvcache.groups import SequenceSizes
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.stream import FailureCode, Finish, Role
 
@@ -36,8 +37,15 @@ class SchedulerLimits:
     growth_tokens: int = 32  # expected further output of a running sequence if nothing else is known
     reserve_maximum: bool = False  # admission reserves max_tokens instead of the expected output
     aging: float = 5.0  # seconds of waiting that count as one step of priority
+    windows: tuple[int, ...] = ()  # of the groups of layers after the first
+
+    @property
+    def sizes(self) -> SequenceSizes:
+        """Numbers of blocks of all groups that sequences take."""
+        return SequenceSizes(self.block_size, self.windows, self.chunk_tokens)
 
     def blocks_for(self, tokens: int) -> int:
+        """Blocks of the first group for this number of tokens."""
         return -(-tokens // self.block_size)
 
     def check(self, request: Request, num_blocks: int) -> None:
@@ -52,10 +60,8 @@ class SchedulerLimits:
         if len(request.choices) > self.max_running:
             raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} can run")
         longest = self.longest(request) if request.room is None else self.reserved_tokens(request)
-        if self.blocks_for(longest) > num_blocks:
-            raise RequestRejected(
-                "invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}"
-            )
+        if (needed := self.sizes.most(longest)) > num_blocks:
+            raise RequestRejected("invalid", f"{longest} tokens need {needed} blocks; there are {num_blocks}")
 
     def longest(self, request: Request) -> int:
         """Most tokens that `request` can have at its end."""

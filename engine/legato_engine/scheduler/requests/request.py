@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.batch import Constraint, LoadedAdapter, Sampled
 from legato_engine.scheduler.requests.token_counts import TokenCounts
 from legato_protocol.sampling.parameters import SamplingParams
@@ -33,13 +34,16 @@ class Outgoing(Protocol):
     def keeping(self) -> bool: ...
     @property
     def stopped(self) -> bool: ...
+    @property
+    def fixed(self) -> bool: ...
 
 
 @dataclass(eq=False, slots=True)
 class Request:
     """One sequence of the wire request (`id`, `attempt`); several choices until it forks after the prompt.
 
-    `tokens` are the prompt and all output; KV of the first `computed` of them lies in `blocks`. With `room` the request
+    `tokens` are the prompt and all output; KV of the first `computed` of them lies in `blocks`, and in the tables
+    `windows` of further groups of layers. With `room` the request
     is a prefill for a hand-off: its first tokens go to `first` (by choice) and never to `tokens`. Times are the
     caller's monotonic seconds.
     """
@@ -69,9 +73,10 @@ class Request:
     computed: int = 0
     cached_tokens: int = 0  # known tokens from the prefix cache of the worker that computed the prompt
     blocks: list[int] = field(default_factory=list)
+    windows: tuple[WindowTable, ...] = ()
     hashes: list[bytes] = field(default_factory=list)  # of leading full blocks of `tokens`; extended as needed
     counts: TokenCounts = field(default_factory=TokenCounts)  # of leading `tokens`; extended as penalties need them
-    stored: int = 0  # leading blocks that are in the prefix cache
+    stored: int = 0  # leading blocks that are in the prefix cache, or released
     writable: int = 0  # positions from `computed` up to here are in blocks that no other request reads
     scored: int = 1  # leading prompt tokens whose requested logprobs were reported; the first token has none
     first: dict[int, Sampled] = field(default_factory=dict)
@@ -138,9 +143,24 @@ class Request:
         return self.room is not None and not self.sending
 
     @property
+    def held_blocks(self) -> int:
+        """The number of its blocks in all groups."""
+        return len(self.blocks) + sum([len(table.blocks) for table in self.windows])
+
+    @property
     def peak_blocks(self) -> int:
         """The largest number of blocks that it ever had, without borrowed ones."""
-        return max(self.most_blocks, len(self.blocks)) - self.borrowed_blocks
+        return max(self.most_blocks, self.held_blocks) - self.borrowed_blocks
+
+    @property
+    def incoming(self) -> bool:
+        """True if its KV comes from another worker."""
+        return self.room is not None and self.outgoing is None
+
+    @property
+    def moves_windows(self) -> bool:
+        """True if blocks before its windows may be released: no transfer may still read them."""
+        return self.outgoing is None or not self.outgoing.fixed
 
     @property
     def schedulable(self) -> bool:
@@ -150,8 +170,8 @@ class Request:
         """Number of complete blocks: they no longer change and can be pushed."""
         return self.computed // block_size
 
-    def fork(self, choice: int, blocks: Items[int]) -> "Request":
-        """Returns a copy of the sequence for one choice, on `blocks`, whose references the caller took."""
+    def fork(self, choice: int, blocks: Items[int], windows: tuple[WindowTable, ...] = ()) -> "Request":
+        """Returns a copy of the sequence for one choice, on blocks whose references the caller takes."""
         return Request(
             id=self.id,
             attempt=self.attempt,
@@ -174,6 +194,7 @@ class Request:
             computed=self.computed,
             cached_tokens=self.cached_tokens,
             blocks=list(blocks),
+            windows=windows,
             hashes=list(self.hashes),
             counts=self.counts.copy(),
             stored=self.stored,

@@ -1,0 +1,104 @@
+"""Groups of layers with equal KV rules, and the blocks that sequences take in them. Pure.
+
+A block holds the KV of one group for `block_size` positions. The first group keeps all positions, each further one the
+last positions of its *window* only. Method: vLLM's hybrid KV cache manager, and Jenga (Zhang et al., 2025).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from legato_protocol.wire.kv_windows import sequence_blocks, window_blocks
+
+MOST_UNUSED = Fraction(1, 6)  # share of the places for layers; with more, all layers form one group
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlace:
+    """The group of a layer, and its number within a block."""
+
+    group: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroups:
+    """The place of each layer, the number of layers in a block, and the window of each group after the first."""
+
+    places: tuple[LayerPlace, ...]
+    per_block: int
+    windows: tuple[int, ...] = ()
+
+
+def group_layers(windows: Sequence[int | None]) -> LayerGroups:
+    """Groups layers by their windows; None: the layer attends to all positions.
+
+    All layers form one group, which keeps all positions, unless some layers attend to all positions and the others can
+    be divided into groups of that size with few unused places.
+    """
+    counts = Counter(windows)
+    size = counts.pop(None, 0)
+    if not size or not counts:
+        return one_group(len(windows))
+    of_groups = list[int | None]()
+    for window, count in counts.items():
+        of_groups += [window] * -(-count // size)
+    unused = (1 + len(of_groups)) * size - len(windows)
+    if unused > MOST_UNUSED * len(windows):
+        return one_group(len(windows))
+    first = {None: 0} | {window: 1 + of_groups.index(window) for window in counts}
+    numbers, places = Counter[int | None](), list[LayerPlace]()
+    for window in windows:
+        group, place = divmod(numbers[window], size)
+        places.append(LayerPlace(first[window] + group, place))
+        numbers[window] += 1
+    return LayerGroups(tuple(places), size, tuple([window for window in of_groups if window is not None]))
+
+
+def one_group(layers: int) -> LayerGroups:
+    """All layers in one group, which keeps all positions."""
+    return LayerGroups(tuple(LayerPlace(0, layer) for layer in range(layers)), layers)
+
+
+def first_block(window: int, position: int, block_size: int) -> int:
+    """Number of the block with the first position that a token at `position` sees through the window."""
+    return max(0, position - window + 1) // block_size
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSizes:
+    """Numbers of blocks of all groups that sequences take. A step computes at most `chunk_tokens` of a prompt."""
+
+    block_size: int
+    windows: tuple[int, ...] = ()
+    chunk_tokens: int = 0
+
+    def first_blocks(self, position: int) -> tuple[int, ...]:
+        """The first block that a token at `position` sees, in each group with a window."""
+        return tuple([first_block(window, position, self.block_size) for window in self.windows])
+
+    def decoding(self, tokens: int) -> int:
+        """Blocks of a sequence with KV of `tokens` positions that is decoded."""
+        return sequence_blocks(tokens, self.block_size, self.windows)
+
+    def most(self, tokens: int) -> int:
+        """The maximum of blocks while a sequence grows from its prompt to `tokens` positions."""
+        return sequence_blocks(tokens, self.block_size, self.windows, self._most_tokens)
+
+    @property
+    def _most_tokens(self) -> int:
+        """Positions after a window that a table may hold: of a chunk, or what a hand-off reserves."""
+        return max(self.chunk_tokens, 2 * self.block_size)
+
+    def largest(self, blocks: int) -> int:
+        """Tokens of the longest sequence that `blocks` are enough for."""
+        each = [window_blocks(window, self._most_tokens, self.block_size) for window in self.windows]
+        within = blocks // (1 + len(each))  # of each group, if no window has ended
+        for limit in sorted(each):
+            if within <= limit:
+                break
+            blocks -= limit
+            each.remove(limit)
+            within = blocks // (1 + len(each))
+        return within * self.block_size
