@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.spans import FirstBlocks, WindowBlocks, no_windows
 from legato_engine.transfer.connections.channels import Channels
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
@@ -54,12 +55,14 @@ class TransferAgent:
         channels: Channels | None = None,
         staging: Staging | None = None,
         direct: DirectBlocks | None = None,
+        first_blocks: FirstBlocks = no_windows,
     ) -> None:
         """The memory registered with `link` is `memory`, or the slots of `staging`; `block_size` is in tokens.
 
         An arena in device memory needs `staging`, or `direct` and a link for such memory; else ValueError. A session
         ends after `lease` seconds of a peer's silence; on a new connection, the peer has four leases to identify
         itself. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are not encrypted.
+        `first_blocks` has a number for each group of layers with a window.
         """
         if not (memory.on_host or staging or direct):
             raise ValueError("device memory needs staging or direct access")
@@ -77,7 +80,7 @@ class TransferAgent:
         )
         self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock, channels)
         self._context = TransferContext(
-            link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging, direct
+            link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging, direct, first_blocks
         )
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
@@ -135,18 +138,32 @@ class TransferAgent:
         """
         self._sender.hold(keys)
 
-    def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+    def push(
+        self,
+        room: int,
+        first: int,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        windows: Sequence[WindowBlocks] = (),
+    ) -> None:
         """Sends complete blocks: `blocks` of this worker's arena hold the sequence's `first, first+1, …`.
 
         Called after `Granted`, and again from block 0 on after `GrantRevoked`. `hashes[i]` is the block hash of
         `blocks[i]`. Blocks below the grant's `cached` are skipped. Blocks must be pushed once each, in order, and stay
         unchanged until `Committed`, `Aborted` or `GrantRevoked`. Raises ValueError for blocks out of order or beyond
-        the grant.
+        the grant. Of `windows`, the tables of groups with a window, blocks of the same numbers are sent that were
+        granted.
         """
-        self._sender.push(room, first, blocks, hashes)
+        self._sender.push(room, first, blocks, hashes, windows)
 
     def finish(
-        self, room: int, token_ids: bytes, computed: int, tokens: Sequence[TokenItem], partial: int | None = None
+        self,
+        room: int,
+        token_ids: bytes,
+        computed: int,
+        tokens: Sequence[TokenItem],
+        partial: int | None = None,
+        windows: Sequence[WindowBlocks] = (),
     ) -> None:
         """Sends the rest after all full blocks were pushed, and `Final` once everything is written.
 
@@ -154,21 +171,31 @@ class TransferAgent:
         `computed` is a multiple of the block size). For `token_ids` and `tokens` see `handoff.Final`. Raises ValueError
         if this contradicts the pushed blocks.
         """
-        self._sender.finish(room, token_ids, computed, tokens, partial)
+        self._sender.finish(room, token_ids, computed, tokens, partial, windows)
 
     def unwritten(self, room: int) -> int:
         """Number of pushed blocks that are not in the receiver's memory yet."""
         return self._sender.unwritten(room)
 
-    def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
+    def grant(
+        self,
+        room: int,
+        attempt: int,
+        peer: Peer,
+        table: Sequence[int],
+        cached: int,
+        root: bytes,
+        windows: Sequence[WindowBlocks] = (),
+    ) -> None:
         """Lets `peer` write the sequence of `room` into this worker's arena.
 
         `table` is the sequence's whole block table; its first `cached` blocks are complete and not written to.
         ValueError for an invalid table: a block twice or outside of the arena, or more cached blocks than there are.
         The blocks belong to the session until `Arrived` (then to the sequence), `GrantRevoked` or `Released`.
-        `root` is the parent of the sequence's first block hash, against which received blocks are verified.
+        `root` is the parent of the sequence's first block hash, against which received blocks are verified. `windows`
+        are the tables of groups with a window, whose blocks before number `cached` are complete, too.
         """
-        self._receiver.grant(room, attempt, peer, table, cached, root)
+        self._receiver.grant(room, attempt, peer, table, cached, root, windows)
 
     def revoke(self, room: int) -> None:
         """Asks the sender to return the grant. `GrantRevoked` follows if nothing was put; else the session goes on."""

@@ -11,7 +11,7 @@ receiver reuses granted blocks only after `AbortAck` or after its endpoint to th
 
 import msgspec
 
-from legato_protocol.wire.messages import Message, decode_with
+from legato_protocol.wire.messages import Count, Message, Value, decode_with
 from legato_protocol.wire.stream import TokenItem
 
 VERSION = 1  # incremented by changes that an older reader must not skip
@@ -43,18 +43,28 @@ class SessionMessage(Message, frozen=True):
     attempt: int
 
 
+class GrantedWindow(Value, frozen=True):
+    """Blocks for a group of layers with a window: the first is for the sequence's block number `first` or, if that is
+    larger, for the number of blocks that the receiver has already."""
+
+    first: Count
+    blocks: tuple[Count, ...]
+
+
 class Grant(SessionMessage, tag="grant", frozen=True):
     """The receiver reserved `blocks` (ids in its arena, in the sequence's order).
 
     The receiver has the sequence's first `cached` blocks already: `blocks[0]` is for the sequence's block number
-    `cached`. `lease` seconds without a message from the sender end the grant (after a fence). `serial` grows with every
-    grant of this receiver, so that a revoked grant cannot be mistaken for its successor.
+    `cached`. `windows` are for the groups of layers after the first. `lease` seconds without a message from the sender
+    end the grant (after a fence). `serial` grows with every grant of this receiver, so that a revoked grant cannot be
+    mistaken for its successor.
     """
 
     blocks: tuple[int, ...]
     cached: int
     lease: float
     serial: int
+    windows: tuple[GrantedWindow, ...] = ()
 
 
 class Revoke(SessionMessage, tag="revoke", frozen=True):
@@ -70,10 +80,12 @@ class Revoked(SessionMessage, tag="gone", frozen=True):
 
 
 class Written(SessionMessage, tag="wrote", frozen=True):
-    """Blocks `first … first + len(checksums) - 1` of the sequence are in the receiver's memory."""
+    """Blocks `first … first + len(checksums) - 1` of the sequence, in one group of layers, are in the receiver's
+    memory."""
 
     first: int
     checksums: tuple[int, ...]
+    group: int = 0
 
 
 class Final(SessionMessage, tag="final", frozen=True):

@@ -9,6 +9,7 @@ from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTra
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_protocol.wire.block_hash import root
 from legato_protocol.wire.stream import Peer
@@ -50,7 +51,10 @@ class HandoffReceivers:
             request = transfer.request
             assert request.room is not None
             parent = root(self._kv_revision, request.adapter, request.cache_salt)
-            self._agent.grant(request.room, request.attempt, transfer.source, transfer.blocks, transfer.cached, parent)
+            windows = [WindowBlocks(table.first, table.blocks) for table in transfer.windows]
+            self._agent.grant(
+                request.room, request.attempt, transfer.source, transfer.blocks, transfer.cached, parent, windows
+            )
         for transfer in self._incoming.revocations():
             assert transfer.request.room is not None
             self._agent.revoke(transfer.request.room)
@@ -93,7 +97,7 @@ class HandoffReceivers:
         try:
             sampled = handoff_tokens.sampled_after(request, event.final)
             request.cached_tokens = max(request.cached_tokens, handoff_tokens.cached_tokens(event.final))
-            emissions = self._incoming.adopt(transfer, event.final.computed, sampled)
+            emissions = self._incoming.adopt(transfer, event.final.computed, sampled, event.firsts)
         except ValueError as error:
             self.failed += 1
             self._incoming.abandon(transfer)

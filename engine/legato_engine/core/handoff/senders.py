@@ -9,6 +9,7 @@ from legato_engine.scheduler.handoff.transfers import OutgoingState, OutgoingTra
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.session.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.wire.block_hash import root
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -110,7 +111,7 @@ class HandoffSenders:
         if transfer is None or transfer.attempt != event.attempt or transfer.over:
             return
         try:
-            self._outgoing.grant(transfer, event.blocks)
+            self._outgoing.grant(transfer, event.blocks, event.firsts)
         except ValueError as error:
             self._agent.abort(event.room, str(error))
         else:
@@ -156,25 +157,31 @@ class HandoffSenders:
         request, first = transfer.request, transfer.sent
         full = min(request.full_blocks(self._block_size), transfer.capacity)
         if full > first:
-            self._agent.push(transfer.room, first, request.blocks[first:full], request.hashes[first:full])
+            windows = _windows(request)
+            self._agent.push(transfer.room, first, request.blocks[first:full], request.hashes[first:full], windows)
             transfer.sent = full
 
     def _finish(self, transfer: OutgoingTransfer) -> None:
         """Writes the remaining blocks with the partial one and sends `Final`, if the scheduler allows it."""
-        last = self._outgoing.finish(transfer)
+        try:
+            last = self._outgoing.finish(transfer)
+        except ValueError as error:
+            self._agent.abort(transfer.room, str(error))
+            return
         if last is None:
             return
         self._push(transfer)
         request = transfer.request
         items = [self._recent_item(request)] if transfer.migration else _first_items(request)
         partial = last.blocks[-1] if last.computed % self._block_size else None
-        self._agent.finish(transfer.room, pack_tokens(last.token_ids), last.computed, items, partial)
+        windows = _windows(request)
+        self._agent.finish(transfer.room, pack_tokens(last.token_ids), last.computed, items, partial, windows)
 
     def _continue_migration(self, transfer: OutgoingTransfer) -> None:
         request = transfer.request
         if request.state is RequestState.ENDED:
             self._cancel(transfer, "the sequence has ended")
-        elif transfer.state is not OutgoingState.PENDING:
+        elif transfer.state is not OutgoingState.PENDING and not self._outgoing.is_behind(transfer):
             fits = request.computed < transfer.capacity * self._block_size  # tokens beyond it are computed twice
             if not (request.schedulable and fits and self._agent.unwritten(transfer.room) > _NEARLY):
                 self._finish(transfer)
@@ -182,6 +189,10 @@ class HandoffSenders:
     def _recent_item(self, request: Request) -> TokenItem:
         recent = self._recent.get(request, [])
         return _item(request, request.choice, request.outputs - len(recent), recent)
+
+
+def _windows(request: Request) -> list[WindowBlocks]:
+    return [WindowBlocks(table.first, table.blocks) for table in request.windows]
 
 
 def _first_items(request: Request) -> list[TokenItem]:

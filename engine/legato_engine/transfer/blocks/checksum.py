@@ -22,6 +22,11 @@ MASK = (1 << 64) - 1  # sums are unsigned 64-bit integers
 _SEED = 0x1E6A70
 
 
+def index_of(group: int, number: int) -> int:
+    """The index of a sequence's block `number` in a group of layers, for `label`."""
+    return group << 40 | number
+
+
 def label(room: int, index: int, content: bytes) -> int:
     """64 bits that identify block `index` of `room` with the tokens whose chained hash is `content`."""
     digest = blake2b(content, digest_size=8, key=room.to_bytes(8, "little") + index.to_bytes(8, "little"))

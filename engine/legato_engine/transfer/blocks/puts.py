@@ -10,7 +10,7 @@ from legato_engine.transfer.link import PutSpan
 
 @dataclass(slots=True, eq=False)
 class BlockPut:
-    """Blocks of the sequence from number `first` on, from this worker's arena to `targets` in the peer's.
+    """Blocks of a group from the sequence's number `first` on, from this worker's arena to `targets` in the peer's.
 
     They may be read once `after` is done (None: now).
     """
@@ -23,6 +23,7 @@ class BlockPut:
     targets: Sequence[int]
     arena: int  # base address of the peer's arena
     after: DeviceEvent | None = None
+    group: int = 0
     sums: Sequence[int] = ()  # of the blocks' bytes, once known
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.spans import FirstBlocks, no_windows
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.device.interface import DeviceEvent, DirectBlocks
 from legato_engine.transfer.device.staging import Staging
@@ -29,6 +30,7 @@ class TransferContext:
     clock: Callable[[], float]
     staging: Staging | None = None
     direct: DirectBlocks | None = None
+    first_blocks: FirstBlocks = no_windows
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
     last_step: DeviceEvent | None = None  # once done, earlier steps no longer read or write blocks

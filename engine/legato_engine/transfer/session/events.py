@@ -21,13 +21,14 @@ class Granted:
     """Sender: the receiver has reserved blocks; `push` and `finish` may be called now.
 
     There is room for `blocks` blocks of the sequence, including the first `cached`, which the receiver has already
-    (pushing them is allowed and does nothing).
+    (pushing them is allowed and does nothing). In groups with a window, the room begins with the blocks `firsts`.
     """
 
     room: int
     attempt: int
     blocks: int
     cached: int
+    firsts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Arrived:
     bytes: int
     seconds: float  # from `grant` to now
     final_at: float  # clock reading at `Final`: emission time minus this, plus `final.held`, is the boundary
+    firsts: tuple[int, ...] = ()  # in groups with a window, the first block that is verified or was cached
 
 
 @dataclass(frozen=True, slots=True)

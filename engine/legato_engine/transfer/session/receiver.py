@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import le
 
-from legato_engine.transfer.blocks.checksum import bind
+from legato_engine.transfer.blocks.checksum import bind, index_of
 from legato_engine.transfer.blocks.landing import InArena, InDevice, InSlots, Landing
+from legato_engine.transfer.blocks.spans import GrantedSpan, WindowBlocks, spans_of
 from legato_engine.transfer.device.interface import BlockCopy, DeviceEvent
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.events import Arrived, Released, WritingBegan
@@ -24,15 +27,17 @@ class IncomingSession(SessionRecord):
     The grant and all writes use `connection`; no other connection may write.
     """
 
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[int, ...] = ()  # of all groups
     places: tuple[int, ...] = ()  # where the peer writes the blocks
+    spans: tuple[GrantedSpan, ...] = ()  # of groups
+    firsts: tuple[int, ...] = ()  # the first block, cached or not, of each group with a window
     cached: int = 0
     root: bytes = b""
     serial: int = 0
     since: float = 0.0
-    claimed: dict[int, int] = field(default_factory=dict)  # the sender's checksum of each of the sequence's blocks
+    claimed: dict[int, int] = field(default_factory=dict)  # the sender's checksum of each written one of `blocks`
     sums: dict[int, int] = field(default_factory=dict)  # the sum of each block's received bytes
-    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # block numbers, and their copies
+    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # indices of blocks, and their copies
     final: handoff.Final | None = None
     final_at: float = 0.0
     after: DeviceEvent | None = None  # earlier steps may write to the blocks until it is done
@@ -55,13 +60,22 @@ class Receiver:
 
     # calls
 
-    def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
+    def grant(
+        self,
+        room: int,
+        attempt: int,
+        peer: Peer,
+        table: Sequence[int],
+        cached: int,
+        root: bytes,
+        windows: Sequence[WindowBlocks] = (),
+    ) -> None:
         """Lets the peer write to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table."""
-        arena = self._context.memory.num_blocks
-        if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
-            raise ValueError(f"not a block table with {cached} cached blocks in an arena of {arena}: {list(table)}")
-        if len(table) - cached > self._landing.largest:
-            raise ValueError(f"{len(table) - cached} blocks do not fit the landing memory of {self._landing.largest}")
+        self._check_tables(table, cached, windows)
+        written = [table[cached:], *[window.since(cached).blocks for window in windows]]
+        blocks = tuple([block for each in written for block in each])
+        if len(blocks) > self._landing.largest:
+            raise ValueError(f"{len(blocks)} blocks do not fit the landing memory of {self._landing.largest}")
         into = self.sessions.open((room, attempt))
         if into.state is SessionState.REVOKED:
             into = self.sessions.restart((room, attempt))
@@ -69,7 +83,9 @@ class Receiver:
         if into.ended:
             return
         self._serial += 1
-        into.blocks, into.cached, into.root, into.serial = tuple(table[cached:]), cached, root, self._serial
+        into.blocks, into.cached, into.root, into.serial = blocks, cached, root, self._serial
+        into.firsts = tuple([window.first for window in windows])
+        into.spans = spans_of([cached, *[max(first, cached) for first in into.firsts]], [*map(len, written)])
         into.since = self._context.clock()
         self.sessions.extend_lease(into)
         into.connection = self._context.peers.reach(peer)
@@ -151,6 +167,12 @@ class Receiver:
 
     # internals
 
+    def _check_tables(self, table: Sequence[int], cached: int, windows: Sequence[WindowBlocks]) -> None:
+        arena = self._context.memory.num_blocks
+        blocks = [*table, *(block for window in windows for block in window.blocks)]
+        if not (0 <= cached <= len(table) and len(blocks) == len(set(blocks)) and all(0 <= b < arena for b in blocks)):
+            raise ValueError(f"not a block table with {cached} cached blocks in an arena of {arena}: {blocks}")
+
     def _create(self, key: Key, session: Session) -> IncomingSession:
         return IncomingSession(key, session, epoch=self._context.epoch)
 
@@ -190,12 +212,14 @@ class Receiver:
         self.sessions.step(into, SessionEvent.GOT_WRITTEN)
         if into.state not in (SessionState.RECEIVING, SessionState.VERIFYING):
             return
-        if message.first < into.cached or last > into.cached + len(into.blocks):
+        span = into.spans[message.group] if 0 <= message.group < len(into.spans) else None
+        if span is None or not span.holds(message.first, last):
             self._reject(into, "the sender announced blocks that were not granted")
             return
-        indices = [i for i in range(message.first, last) if i not in into.claimed]
-        into.claimed.update((i, message.checksums[i - message.first]) for i in indices)
-        where, blocks = ([of[i - into.cached] for i in indices] for of in (into.places, into.blocks))
+        written = span.indices(message.first, last)
+        indices = [i for i in written if i not in into.claimed]
+        into.claimed.update((i, message.checksums[i - written.start]) for i in indices)
+        where, blocks = ([of[i] for i in indices] for of in (into.places, into.blocks))
         into.landing.append((indices, self._landing.land(where, blocks)))
         self._settle(into)
 
@@ -218,7 +242,8 @@ class Receiver:
         if into.state is not SessionState.VERIFYING:
             return
         needed = -(-message.computed // self._context.block_size)
-        fits = needed <= into.cached + len(into.blocks) and message.computed * 4 <= len(message.token_ids)
+        fits = needed <= into.cached + into.spans[0].count and message.computed * 4 <= len(message.token_ids)
+        fits = fits and all(map(le, into.firsts, self._first_blocks(into, message)))
         if message.blocks != needed or not fits or message.computed < 0:
             self._reject(into, "the sender's last message contradicts the grant or itself")
             return
@@ -229,17 +254,39 @@ class Receiver:
     def _try_commit(self, into: IncomingSession) -> None:
         if into.state is not SessionState.VERIFYING or into.final is None or into.landing:
             return
-        indices = range(into.cached, into.final.blocks)
-        if any(i not in into.claimed for i in indices):
+        needed = self._needed(into, into.final)
+        if any(index not in into.claimed for _, _, index in needed):
             return
-        wrong = self._count_wrong(into, into.final, indices) if self._context.checksum else 0
+        wrong = self._count_wrong(into, into.final, needed) if self._context.checksum else 0
         if wrong:
             self._context.totals.corrupt_blocks += wrong
-            self._reject(into, f"{wrong} of {len(indices)} blocks have a wrong checksum")
+            self._reject(into, f"{wrong} of {len(needed)} blocks have a wrong checksum")
         else:
             self.sessions.step(into, SessionEvent.VERIFIED)
 
-    def _count_wrong(self, into: IncomingSession, final: handoff.Final, indices: range) -> int:
+    def _first_blocks(self, into: IncomingSession, final: handoff.Final) -> tuple[int, ...]:
+        """The first block that the sequence's next token sees, in each group with a window."""
+        return self._context.first_blocks(max(final.computed, into.cached * self._context.block_size))
+
+    def _kept_blocks(self, into: IncomingSession, final: handoff.Final) -> tuple[int, ...]:
+        """The first block of each window that is cached or written, as all after it: other sequences may need it."""
+        kept = []
+        for granted, span, first in zip(into.firsts, into.spans[1:], self._first_blocks(into, final), strict=True):
+            while first > span.first and span.offset + first - 1 - span.first in into.claimed:
+                first -= 1
+            kept.append(granted if first == span.first else first)
+        return tuple(kept)
+
+    def _needed(self, into: IncomingSession, final: handoff.Final) -> list[tuple[int, int, int]]:
+        """Blocks that the sequence needs from the sender: their groups, numbers, and indices in `into.blocks`."""
+        needed = list[tuple[int, int, int]]()
+        for group, (span, first) in enumerate(zip(into.spans, (0, *self._kept_blocks(into, final)), strict=True)):
+            first = max(first, span.first)
+            numbers = range(first, max(first, final.blocks))
+            needed += zip(repeat(group), numbers, span.indices(numbers.start, numbers.stop))
+        return needed
+
+    def _count_wrong(self, into: IncomingSession, final: handoff.Final, needed: list[tuple[int, int, int]]) -> int:
         """Number of blocks whose bytes do not match the sender's checksums for the tokens of `final`."""
         size, room = self._context.block_size, into.key[0]
         tokens = final.token_ids[: final.computed * 4]
@@ -247,7 +294,10 @@ class Receiver:
         if final.computed % size:
             parent = hashes[-1] if hashes else into.root
             hashes.append(block_hash.child(parent, tokens[final.computed // size * size * 4 :]))
-        return sum(bind(into.sums[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
+        return sum(
+            bind(into.sums[index], room, index_of(group, number), hashes[number]) != into.claimed[index]
+            for group, number, index in needed
+        )
 
     def _reject(self, into: IncomingSession, reason: str) -> None:
         self.sessions.fail(into, SessionEvent.CORRUPT, SessionFailure("corrupt", reason))
@@ -262,8 +312,9 @@ class Receiver:
                 self.sessions.report(into, Released(*into.key))
             case Action.SEND_GRANT:
                 lease = self._context.lease
-                grant = handoff.Grant(*into.name, into.places, into.cached, lease, into.serial)
-                self.sessions.send(into, grant)
+                blocks, *others = (into.places[span.offset :][: span.count] for span in into.spans)
+                windows = tuple(map(handoff.GrantedWindow, into.firsts, others))
+                self.sessions.send(into, handoff.Grant(*into.name, blocks, into.cached, lease, into.serial, windows))
             case Action.SEND_REVOKE:
                 self.sessions.send(into, handoff.Revoke(*into.name, into.serial))
             case Action.SEND_COMMIT:
@@ -277,12 +328,22 @@ class Receiver:
     def _report_arrived(self, into: IncomingSession) -> None:
         assert into.final is not None
         assert into.connection is not None
-        context, travelled = self._context, max(0, into.final.blocks - into.cached)
+        context, travelled = self._context, len(self._needed(into, into.final))
         size = travelled * context.memory.block_bytes
         context.totals.committed += 1
         context.totals.bytes_received += size
         source, seconds = context.peers.identity(into.connection)[0], context.clock() - into.since
-        arrived = Arrived(*into.key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
+        arrived = Arrived(
+            *into.key,
+            into.final,
+            source,
+            travelled,
+            into.cached,
+            size,
+            seconds,
+            into.final_at,
+            self._kept_blocks(into, into.final),
+        )
         context.outbox.append(arrived)
 
 

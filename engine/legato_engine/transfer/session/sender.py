@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.transfer.blocks.checksum import bind
+from legato_engine.transfer.blocks.checksum import bind, index_of
 from legato_engine.transfer.blocks.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource
 from legato_engine.transfer.blocks.puts import BlockPut
+from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.events import Committed, Granted
@@ -77,7 +78,14 @@ class Sender:
         for out in self.sessions:
             out.held = out.key in keys
 
-    def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+    def push(
+        self,
+        room: int,
+        first: int,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        windows: Sequence[WindowBlocks] = (),
+    ) -> None:
         out = self._granted(room)
         if out is None or not blocks:
             return
@@ -89,12 +97,21 @@ class Sender:
             raise ValueError(f"blocks {first} to {first + len(blocks) - 1} pushed with a grant for {granted} blocks")
         out.next_block += len(blocks)
         out.parent = hashes[-1]
-        skip = max(0, out.grant.cached - first)
-        if skip < len(blocks):
-            self._put(out, out.grant, first + skip, blocks[skip:], hashes[skip:])
+        granted_windows = [window.first for window in out.grant.windows]
+        tables = [(0, WindowBlocks(first, blocks)), *zip(granted_windows, windows, strict=True)]
+        for group, (granted, table) in enumerate(tables):
+            wanted = table.since(max(first, out.grant.cached, granted)).before(first + len(blocks))
+            if wanted.blocks:
+                self._put(out, out.grant, group, wanted, hashes[wanted.first - first :])
 
     def finish(
-        self, room: int, token_ids: bytes, computed: int, tokens: Sequence[TokenItem], partial: int | None
+        self,
+        room: int,
+        token_ids: bytes,
+        computed: int,
+        tokens: Sequence[TokenItem],
+        partial: int | None,
+        windows: Sequence[WindowBlocks] = (),
     ) -> None:
         out = self._granted(room)
         if out is None:
@@ -105,7 +122,7 @@ class Sender:
             raise ValueError(f"finished at {computed} tokens with {out.next_block} full blocks, partial {partial}")
         if partial is not None:
             tail = token_ids[(computed - rest) * 4 : computed * 4]
-            self.push(room, full, (partial,), (block_hash.child(out.parent, tail),))
+            self.push(room, full, (partial,), (block_hash.child(out.parent, tail),), windows)
         out.finished_at = self._context.clock()
         out.final = handoff.Final(*out.name, token_ids, computed, tuple(tokens), out.next_block)
         self._settle(out)
@@ -192,6 +209,9 @@ class Sender:
             return
         if grant.serial <= out.last_serial or out.grant is not None:
             return
+        if len(grant.windows) != len(self._context.first_blocks(0)):
+            self._context.totals.bad_messages += 1
+            return
         out.grant = grant
         self._bind(out, connection)
         self.sessions.begin_lease(out)
@@ -207,12 +227,13 @@ class Sender:
             out.due = self._context.clock() + self._context.ended_retention
 
     def _put(
-        self, out: OutgoingSession, grant: handoff.Grant, first: int, blocks: Sequence[int], hashes: Sequence[bytes]
+        self, out: OutgoingSession, grant: handoff.Grant, group: int, wanted: WindowBlocks, hashes: Sequence[bytes]
     ) -> None:
-        """Queues puts of the sequence's blocks `first, first+1, …` to their places in the receiver's memory."""
+        """Queues puts of blocks of a group to their places in the receiver's memory."""
         assert out.connection is not None
-        context = self._context
-        targets = grant.blocks[first - grant.cached :][: len(blocks)]
+        context, first, blocks = self._context, wanted.first, wanted.blocks
+        window = grant.windows[group - 1] if group else handoff.GrantedWindow(0, grant.blocks)
+        targets = window.blocks[first - max(grant.cached, window.first) :][: len(blocks)]
         arena = context.peers.arena(out.connection)
         self.sessions.step(out, SessionEvent.PUT)
         size = self._queue.largest or len(blocks)
@@ -228,6 +249,7 @@ class Sender:
                 targets[part],
                 arena,
                 context.last_step,
+                group,
             )
             self._by_tag[put.tag] = out
             out.puts[put.tag] = put
@@ -245,8 +267,9 @@ class Sender:
     def _announce(self, out: OutgoingSession, put: BlockPut) -> None:
         room, count = out.key[0], len(put.blocks)
         self._context.totals.bytes_sent += count * self._context.memory.block_bytes
-        checksums = tuple(bind(put.sums[i], room, put.first + i, put.hashes[i]) for i in range(count))
-        self.sessions.send(out, handoff.Written(*out.name, put.first, checksums))
+        first = index_of(put.group, put.first)
+        checksums = tuple(bind(put.sums[i], room, first + i, put.hashes[i]) for i in range(count))
+        self.sessions.send(out, handoff.Written(*out.name, put.first, checksums, put.group))
 
     def _settle(self, out: OutgoingSession) -> None:
         """Takes the step that waited for the end of the last put, if that has ended."""
@@ -269,7 +292,8 @@ class Sender:
         match action:
             case Action.REPORT_GRANTED:
                 assert out.grant is not None
-                context.outbox.append(Granted(*out.key, len(out.grant.blocks) + out.grant.cached, out.grant.cached))
+                blocks, firsts = len(out.grant.blocks) + out.grant.cached, tuple([w.first for w in out.grant.windows])
+                context.outbox.append(Granted(*out.key, blocks, out.grant.cached, firsts))
             case Action.REPORT_COMMITTED:
                 context.totals.committed += 1
                 context.outbox.append(Committed(*out.key))
