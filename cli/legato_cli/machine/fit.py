@@ -9,9 +9,9 @@ from legato_engine import memory, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kernels.paths import FLOAT8
-from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.formats import Formats
+from legato_engine.runner.plan import layout_of
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.device import staging
@@ -61,18 +61,17 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
     chosen = formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
     _check_scales(checkpoint, chosen)
-    layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
+    layout = layout_of(config, size, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
     room, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
     declared = config.max_length
     if gpus and spec.disaggregated:  # KV of a hand-off lands in the host's memory
         landing = staging.landing_bytes(memory.available() // _workers(spec))
-        declared = sizing.longest_within(declared, layout, landing)
-    sizes = sizing.choose(needs_of, layout, declared, asked, room)
-    taken = _taken(
-        needs_of(sizes.max_running).with_tables(sizes.max_length), sizes, layout, chosen.quantized(checkpoint)
-    )
+        declared = sizing.longest_within(declared, layout, landing, chunk)
+    sizes = sizing.choose(needs_of, layout, declared, asked, room, chunk)
+    tokens, needs = layout.tokens_within(sizes.kv_cache_bytes, chunk), needs_of(sizes.max_running)
+    taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, chosen.quantized(checkpoint))
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 
@@ -84,8 +83,7 @@ def _check_scales(checkpoint: Checkpoint, chosen: Formats) -> None:
         kv_scales.read(checkpoint)
 
 
-def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout, quantized: str) -> str:
-    tokens = sizes.kv_cache_bytes // layout.block_bytes * layout.block_size
+def _taken(needs: Needs, sizes: ChosenSizes, tokens: int, quantized: str) -> str:
     form = f" ({quantized})" if quantized else ""
     return (
         f"weights {_mib(needs.weights)}{form}, workspace about {_mib(needs.workspace)}, KV cache "

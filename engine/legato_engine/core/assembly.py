@@ -19,6 +19,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.spans import FirstBlocks
 from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_engine.transfer.connections.channels import Channels
 from legato_protocol.model_files import model_digest
@@ -55,13 +56,14 @@ def load(
 
         compute.call(cores.bind)
     runner = model.runner
-    limits = scheduler_limits(settings, model.max_length, model.max_running)
+    limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
     events = EventLog(epoch)
-    scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
+    pool = BlockPool(runner.num_blocks, events, runner.layout.windows, runner.layout.block_size)
+    scheduler = Scheduler(limits, pool, runner.kv_revision)
     carrier = agent = None
     if settings.transport != "None":
         carrier = LinkOpener(settings, runner, model.max_length, progress).open()
-        agent = _agent(settings, runner, carrier, epoch, clock)
+        agent = _agent(settings, runner, carrier, epoch, clock, limits.sizes.first_blocks)
     # The paced runner makes up tokens, which would not match a grammar.
     grammars = compilations.open_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
@@ -108,8 +110,12 @@ def niceness(settings: WorkerSettings) -> int:
     return PREFILL_NICENESS if settings.role == "prefill" and computes else 0
 
 
-def scheduler_limits(settings: WorkerSettings, max_length: int, max_running: int) -> SchedulerLimits:
-    """The scheduler's limits from these settings, for `max_running` sequences of at most `max_length` tokens."""
+def scheduler_limits(
+    settings: WorkerSettings, max_length: int, max_running: int, windows: tuple[int, ...] = ()
+) -> SchedulerLimits:
+    """The scheduler's limits from these settings, for `max_running` sequences of at most `max_length` tokens.
+
+    `windows` has a window for each group of layers after the first."""
     return SchedulerLimits(
         role=settings.role,
         block_size=settings.tokens_per_block,
@@ -118,11 +124,17 @@ def scheduler_limits(settings: WorkerSettings, max_length: int, max_running: int
         tpot=settings.slo_tpot,
         reserve_maximum=settings.output_reservation == "Maximum",
         max_running=max_running,
+        windows=windows,
     )
 
 
 def _agent(
-    settings: WorkerSettings, runner: StepRunner, carrier: HandoffLink, epoch: str, clock: Clock
+    settings: WorkerSettings,
+    runner: StepRunner,
+    carrier: HandoffLink,
+    epoch: str,
+    clock: Clock,
+    first_blocks: FirstBlocks,
 ) -> TransferAgent:
     """Raises SettingsError."""
     return TransferAgent(
@@ -140,6 +152,7 @@ def _agent(
         channels=_channels(settings),
         staging=carrier.staging,
         direct=carrier.direct,
+        first_blocks=first_blocks,
     )
 
 
@@ -172,6 +185,7 @@ def _hello(
         weights=model.weights,
         layout=str(runner.layout),
         block_size=settings.tokens_per_block,
+        windows=runner.layout.windows,
         num_blocks=runner.num_blocks,
         max_length=model.max_length,
         address=agent.address if agent else b"",

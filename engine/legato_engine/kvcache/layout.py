@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
+from legato_engine.kvcache.groups import SequenceSizes
+
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
@@ -11,7 +13,8 @@ class KVLayout:
     """Shape of a worker's KV arena, block-major: `[num_blocks, layers, 2, kv_heads, block_size, head_dim]`.
 
     Keys are index 0 of the third axis, values index 1. A block is one contiguous span of `block_bytes`, so that a
-    hand-off needs one registration, one remote key and one put per run of neighbouring blocks.
+    hand-off needs one registration, one remote key and one put per run of neighbouring blocks. It belongs to one group
+    of `layers`; the first group keeps all positions, each further one the last positions of a window.
     """
 
     layers: int
@@ -19,6 +22,7 @@ class KVLayout:
     block_size: int  # tokens
     head_dim: int
     dtype: str  # a key of DTYPE_BYTES
+    windows: tuple[int, ...] = ()
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:
@@ -29,10 +33,23 @@ class KVLayout:
         return prod(self.block_shape) * DTYPE_BYTES[self.dtype]
 
     def blocks_for(self, tokens: int) -> int:
-        """Number of blocks that hold `tokens` tokens."""
+        """Number of blocks of one group that hold `tokens` tokens."""
         return -(-tokens // self.block_size)
+
+    def sizes(self, chunk_tokens: int) -> SequenceSizes:
+        """Numbers of blocks that sequences take; steps compute at most `chunk_tokens` of a prompt."""
+        return SequenceSizes(self.block_size, self.windows, chunk_tokens)
+
+    def bytes_for(self, tokens: int, chunk_tokens: int) -> int:
+        """Bytes of the most blocks that a sequence of `tokens` takes."""
+        return self.sizes(chunk_tokens).most(tokens) * self.block_bytes
+
+    def tokens_within(self, size: int, chunk_tokens: int) -> int:
+        """Tokens of the longest sequence that `size` bytes hold."""
+        return self.sizes(chunk_tokens).largest(size // self.block_bytes)
 
     def __str__(self) -> str:
         """The value of `Hello.layout`: workers only exchange KV if it is equal."""
         shape = f"layers={self.layers} kv_heads={self.kv_heads} block={self.block_size} dim={self.head_dim}"
-        return f"block-major {shape} {self.dtype}"
+        windows = f" windows={','.join(map(str, self.windows))}" if self.windows else ""
+        return f"block-major {shape} {self.dtype}{windows}"

@@ -52,14 +52,15 @@ class Arena:
         self.blocks[target] = self.blocks[source]
 
 
-def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int) -> int:
+def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int, chunk_tokens: int = 0) -> int:
     """The number of blocks that fit. Raises TooLittleMemory if a sequence of `max_length` tokens does not."""
     count = kv_cache_bytes // layout.block_bytes
-    needed = layout.blocks_for(max_length)
+    sizes = layout.sizes(chunk_tokens)
+    needed = sizes.most(max_length)
     if count < needed:
         raise TooLittleMemory(
             f"kvCacheMemory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.block_bytes:,} bytes; one "
             f"sequence of {max_length} tokens needs {needed}: give at least {needed * layout.block_bytes:,} bytes, "
-            f"or a maxLength of at most {count * layout.block_size}"
+            f"or a maxLength of at most {sizes.largest(count)}"
         )
     return count

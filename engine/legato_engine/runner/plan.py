@@ -5,7 +5,9 @@ from functools import partial
 
 from legato_engine import capacity, processor
 from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.kv_groups import groups_of
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.runner import backends, formats, sizing
 from legato_engine.runner.formats import Formats
@@ -56,17 +58,23 @@ class RunnerPlan:
     gpu: Device | None = None
 
 
+def layout_of(config: ModelConfig, block_size: int, kv: str) -> KVLayout:
+    """The layout of a model's KV in the format `kv`."""
+    groups = groups_of(config)
+    return KVLayout(groups.per_block, config.kv_heads, block_size, config.head_dim, kv, groups.windows)
+
+
 def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
     """Decides without reading a weight. Raises NoDevice, UnusableFormat and TooLittleMemory."""
     config, gpu = checkpoint.config, options.gpu or backends.gpu(options.device)
     here = options.instructions or processor.detect()
     chosen = formats.choose(options.dtype, here, gpu, config, options.block_size, options.fallback, options.kv_dtype)
     chosen = formats.allowed(chosen, checkpoint, options.on_kernel_failure)
-    layout = KVLayout(config.layers, config.kv_heads, options.block_size, config.head_dim, chosen.kv)
+    layout = layout_of(config, options.block_size, chosen.kv)
     needs = partial(sizing.needs, checkpoint, chosen, options.chunk_tokens, adapter_values=options.adapter_values)
     asked = AskedSizes(options.kv_cache_bytes, options.max_length, options.max_batch)
     declared = config.max_length
     if options.longest_bytes is not None:
-        declared = sizing.longest_within(declared, layout, options.longest_bytes)
-    sizes = sizing.choose(needs, layout, declared, asked, options.memory)
+        declared = sizing.longest_within(declared, layout, options.longest_bytes, options.chunk_tokens)
+    sizes = sizing.choose(needs, layout, declared, asked, options.memory, options.chunk_tokens)
     return RunnerPlan(checkpoint, chosen, layout, sizes, gpu)

@@ -89,21 +89,27 @@ def _mlp_width(config: ModelConfig, chosen: Formats) -> int:
 
 
 def choose(
-    needs_of: Callable[[int], Needs], layout: KVLayout, declared: int, asked: AskedSizes, memory: Memory | None
+    needs_of: Callable[[int], Needs],
+    layout: KVLayout,
+    declared: int,
+    asked: AskedSizes,
+    memory: Memory | None,
+    chunk_tokens: int = 0,
 ) -> ChosenSizes:
     """Returns the sizes that were asked for, and for Auto those that memory allows. Raises TooLittleMemory.
 
     `needs_of` returns the memory in addition to the KV cache for a number of running sequences: a step's results grow
     with it. `declared` is the longest sequence of the model. Without `memory`, nothing is checked, and the size of the
-    KV cache must be given."""
+    KV cache must be given. Steps compute at most `chunk_tokens` of a prompt."""
     least = asked.max_length or capacity.expected_tokens(declared)
     most_kv = asked.kv_cache_bytes or (memory.available if memory else 0)
-    longest = asked.max_length or max(least, min(declared, _tokens(most_kv, layout)))
+    longest = asked.max_length or max(least, min(declared, layout.tokens_within(most_kv, chunk_tokens)))
 
     def with_running(running: int) -> ChosenSizes:
         needs = needs_of(running).with_tables(longest)
-        size = _cache(needs, layout, asked.kv_cache_bytes, memory, least)
-        return ChosenSizes(size, asked.max_length or max(least, min(declared, _tokens(size, layout))), running)
+        size = _cache(needs, layout, asked.kv_cache_bytes, memory, least, chunk_tokens)
+        fitting = layout.tokens_within(size, chunk_tokens)
+        return ChosenSizes(size, asked.max_length or max(least, min(declared, fitting)), running)
 
     smallest = with_running(asked.max_running or capacity.FEWEST)
     if asked.max_running is not None:
@@ -115,66 +121,68 @@ def choose(
     return smallest
 
 
-def longest_within(declared: int, layout: KVLayout, most_bytes: int) -> int:
+def longest_within(declared: int, layout: KVLayout, most_bytes: int, chunk_tokens: int = 0) -> int:
     """Tokens of the longest sequence whose KV takes at most `most_bytes`; at least an expected sequence."""
-    return min(declared, max(_tokens(most_bytes, layout), capacity.EXPECTED_TOKENS))
+    return min(declared, max(layout.tokens_within(most_bytes, chunk_tokens), capacity.EXPECTED_TOKENS))
 
 
-def _cache(needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | None, least: int) -> int:
+def _cache(
+    needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | None, least: int, chunk_tokens: int
+) -> int:
     """Returns the bytes of the KV cache, which fit into `memory`. With Auto, they hold at least `least` tokens."""
     if memory is None:
         assert asked is not None
         return asked
     if asked is None:
-        return kv_bytes(needs, layout, memory, least)
-    check(needs, layout, asked, memory.available, least)
+        return kv_bytes(needs, layout, memory, least, chunk_tokens)
+    check(needs, layout, asked, memory.available, least, chunk_tokens)
     return asked
 
 
 def _most_running(sizes: ChosenSizes, layout: KVLayout) -> int:
-    return capacity.max_running(_tokens(sizes.kv_cache_bytes, layout), sizes.max_length)
+    expected = capacity.expected_tokens(sizes.max_length)
+    sequences = sizes.kv_cache_bytes // layout.block_bytes / layout.sizes(0).decoding(expected)
+    return capacity.max_running(int(sequences * expected), sizes.max_length)
 
 
-def _tokens(size: int, layout: KVLayout) -> int:
-    return size // layout.block_bytes * layout.block_size
-
-
-def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int) -> int:
+def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int, chunk_tokens: int = 0) -> int:
     """Returns the size of the KV cache with `kvCacheMemory: Auto`: the remaining memory, less a reserve.
 
     Of shared memory, it is at most the part `SHARED`, or the size of `least` tokens if that is more.
 
     Raises TooLittleMemory if `least` tokens do not fit."""
-    available, smallest = memory.available, layout.blocks_for(least) * layout.block_bytes
+    available, smallest = memory.available, layout.bytes_for(least, chunk_tokens)
     left = available - int(max(RESERVE[0], RESERVE[1] * available)) - needs.weights - needs.workspace
     if left < smallest:
-        raise _refusal(needs, layout, 0, available, left, least)
+        raise _refusal(needs, layout, 0, available, left, least, chunk_tokens)
     size = min(left, max(int(SHARED * available), smallest)) if memory.shared else left
     return size // layout.block_bytes * layout.block_bytes
 
 
-def check(needs: Needs, layout: KVLayout, kv_cache_bytes: int, available: int, max_length: int) -> None:
+def check(
+    needs: Needs, layout: KVLayout, kv_cache_bytes: int, available: int, max_length: int, chunk_tokens: int = 0
+) -> None:
     """Raises TooLittleMemory when weights, workspace and a KV cache of that size are more than is available."""
     left = available - needs.weights - needs.workspace
     if kv_cache_bytes > left:
-        raise _refusal(needs, layout, kv_cache_bytes, available, left, max_length)
+        raise _refusal(needs, layout, kv_cache_bytes, available, left, max_length, chunk_tokens)
 
 
 def _refusal(
-    needs: Needs, layout: KVLayout, kv_cache_bytes: int, available: int, left: int, max_length: int
+    needs: Needs, layout: KVLayout, kv_cache_bytes: int, available: int, left: int, max_length: int, chunk_tokens: int
 ) -> TooLittleMemory:
     cache = f"the KV cache {_mib(kv_cache_bytes)}" if kv_cache_bytes else "kvCacheMemory is Auto"
     return TooLittleMemory(
         f"weights take {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, {cache}; "
-        f"{_mib(available)} are available: {_what_fits(layout, left, max_length)}"
+        f"{_mib(available)} are available: {_what_fits(layout, left, max_length, chunk_tokens)}"
     )
 
 
-def _what_fits(layout: KVLayout, left: int, max_length: int) -> str:
-    tokens = left // _MIB * _MIB // layout.block_bytes * layout.block_size
+def _what_fits(layout: KVLayout, left: int, max_length: int, chunk_tokens: int) -> str:
+    tokens = layout.tokens_within(left // _MIB * _MIB, chunk_tokens)
     if tokens >= max_length:
         return f"give a kvCacheMemory of at most {left // _MIB}Mi"
-    needed = layout.blocks_for(max_length) * layout.block_bytes - left
+    needed = layout.bytes_for(max_length, chunk_tokens) - left
     more = f"at least {_mib(needed)} more memory for sequences of {max_length} tokens"
     if tokens < 2:
         return f"there is no room for a KV cache: it takes {more}, or a smaller model"

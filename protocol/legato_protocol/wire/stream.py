@@ -193,6 +193,9 @@ class Hello(Message, tag="hello", frozen=True):
     adapters: dict[str, str] = {}  # digest of each available adapter, by name
     handoff_tls: bool = False  # true if its link accepts TLS; peers that have TLS too use it
     former_adapters: tuple[str, ...] = ()  # digests of replaced adapters, kept for sequences that began with them
+    windows: tuple[
+        Size, ...
+    ] = ()  # of the groups of layers that keep the last positions only, each in blocks of its own
 
 
 class TopLogprob(Value, frozen=True):

@@ -10,7 +10,7 @@ from legato_engine.transfer.device.staging import Staging, slot_counts
 def open_staging(settings: WorkerSettings, runner: StepRunner, max_length: int, sums: CudaSums | None) -> Staging:
     """Allocates and pins as many slots as the available memory allows. Raises TooLittleMemory."""
     layout, free = runner.layout, memory.available() // (settings.memory_share or 1)
-    longest, many = layout.blocks_for(max_length), settings.role != "prefill"
+    longest, many = layout.sizes(0).most(max_length), settings.role != "prefill"
     landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)
     copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, sums)
     return Staging.over(copies, landing, ring)
