@@ -10,6 +10,7 @@ import pytest
 import quick_interpreter
 import torch
 import uninterpreted
+import window_tables
 from huggingface_oracle import huggingface_model, smollm2_path
 
 from legato_engine import processor
@@ -46,7 +47,8 @@ def greedy_step(runner: Runner, parts: Sequence[Part]) -> list[int]:
     for part in parts:
         end = part.start + len(part.tokens)
         draws = (Draw(0, end, params, part.tokens, end),) if part.draw else ()
-        rows.append(Row(part.tokens, part.start, part.blocks, draws))
+        windows = window_tables.of_row(runner, part.blocks, part.start)
+        rows.append(Row(part.tokens, part.start, part.blocks, draws, windows=windows))
     return [sampled.token for row in runner.step(Batch(tuple(rows))) for sampled in row]
 
 

@@ -22,8 +22,22 @@ class AdaptedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowInputs:
+    """Slots and tables of a group of layers with a window, as in `StepInputs`.
+
+    Entries of a table for positions before the row's window repeat the first block that the row has in this group.
+    """
+
+    slots: Ints
+    tables: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Row r has the tokens `starts[r] … starts[r + 1] - 1`; they are the last of its `lengths[r]` positions."""
+    """Row r has the tokens `starts[r] … starts[r + 1] - 1`; they are the last of its `lengths[r]` positions.
+
+    `slots` and `tables` are of the first group of layers, `windows` of the further ones.
+    """
 
     tokens: Ints  # [tokens]; -1 - j is the j-th token that the previous step drew, see `drawn`
     positions: Ints  # [tokens]
@@ -34,3 +48,4 @@ class StepInputs:
     sampled: Ints  # index of the last token of each row that samples
     adapted: tuple[AdaptedTokens, ...] = ()  # by adapter, disjoint
     drawn: "torch.Tensor | None" = None  # int32 [draws of the previous step], on the device that drew them
+    windows: tuple[WindowInputs, ...] = ()

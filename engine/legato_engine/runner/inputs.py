@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
+from legato_engine.kvcache.window_table import WindowTable
+from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs, WindowInputs
 from legato_engine.layers.low_rank import LowRankAdapter
 from legato_engine.scheduler.batch import Row
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = None) -> StepInputs:
     """Flattens rows in their order. Blocks of a row beyond its last token are left out. `drawn` are the tokens that
-    rows may refer to, see `Row`."""
+    rows may refer to, see `Row`. All rows have a table for each group of layers."""
     tokens, counts, sampled = list[int](), list[int](), list[int]()
     for row in rows:
         tokens.extend(row.tokens)
@@ -31,17 +32,36 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
         table[used:] = row.blocks[0]
     token_rows = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(len(tokens)) - starts[token_rows] + begins[token_rows]
+    used = -(-lengths // block_size)
+    of_windows = [_window_tables(each, used) for each in zip(*[row.windows for row in rows], strict=True)]
+    places = token_rows, positions // block_size, positions % block_size
     return StepInputs(
         tokens=np.array(tokens, np.int64),
         positions=positions,
-        slots=tables[token_rows, positions // block_size] * block_size + positions % block_size,
+        slots=_slots(tables, places, block_size),
         starts=starts,
         lengths=lengths,
         tables=tables,
         sampled=np.array(sampled, np.int64),
         adapted=_adapted(rows, starts),
         drawn=drawn,
+        windows=tuple([WindowInputs(_slots(each, places, block_size), each) for each in of_windows]),
     )
+
+
+def _slots(tables: Ints, places: tuple[Ints, Ints, Ints], block_size: int) -> Ints:
+    rows, blocks, within = places
+    slots: Ints = tables[rows, blocks] * block_size + within
+    return slots
+
+
+def _window_tables(windows: Sequence[WindowTable], used: Ints) -> Ints:
+    """The tables of rows that use this many blocks each, in a group with a window."""
+    tables = np.empty((len(windows), int(used.max())), np.int64)
+    for table, window, end in zip(tables, windows, used.tolist(), strict=True):
+        table[: window.first] = table[end:] = window.blocks[0]
+        table[window.first : end] = window.blocks[: end - window.first]
+    return tables
 
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:

@@ -19,6 +19,7 @@ from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.ahead import Chip
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.device_sampler import DeviceSampler
@@ -108,11 +109,13 @@ def launch_all(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, 
         ),
     )
     greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+    windows = (WindowTable(0, [0]),) * len(runner.layout.windows)
     with torch.inference_mode():
         steps = (block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS), *runner.further_steps
         for tokens, rows in steps:
             prompt = [0] * tokens
-            runner.logits((Row(prompt, 0, [0], (Draw(0, tokens, greedy, prompt, tokens),)),) * rows)
+            draws = (Draw(0, tokens, greedy, prompt, tokens),)
+            runner.logits((Row(prompt, 0, [0], draws, windows=windows),) * rows)
         DeviceSampler(Absent(chip, processors, _HOST), config.vocab_size, 1).warm_up()
         words = torch.empty(_SUMMED, runner.layout.block_bytes // 8, dtype=torch.int64, device=_NOWHERE)
         ids = torch.empty(_SUMMED, dtype=torch.int32, device=_NOWHERE)

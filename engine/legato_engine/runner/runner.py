@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from legato_engine import processor
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
@@ -76,6 +77,7 @@ class Runner:
             chosen.products(checkpoint), "cuda" if plan.gpu else "cpu", str(NUMERICS),
         )  # fmt: skip
         self.written: DeviceEvent | None = None
+        self._block_0 = (WindowTable(0, [0]),) * len(plan.layout.windows)  # for the warm-up
         self._pending: PendingSamples | None = None  # of the step launched last
         self._model = model
         self._gpu = plan.gpu
@@ -101,7 +103,7 @@ class Runner:
         with torch.inference_mode():
             backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
             model = registry.model_class(config)(config, backend)
-            num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
+            num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
             arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
         return cls(plan, model, backend, arena, sampler)
@@ -184,7 +186,7 @@ class Runner:
         """Computes one token and a block of tokens with this adapter, through block 0, before the worker serves."""
         with torch.inference_mode():
             for count in (1, self.layout.block_size):
-                self.logits((Row([0] * count, 0, [0], adapter=adapter),))
+                self.logits((Row([0] * count, 0, [0], adapter=adapter, windows=self._block_0),))
 
     @property
     def further_steps(self) -> tuple[tuple[int, int], ...]:
@@ -202,8 +204,9 @@ class Runner:
         further = [(count, rows, greedy) for count, rows in self.further_steps]
         for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy), *further):
             tokens = [0] * count
-            self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
-        decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),))
+            draws = (Draw(0, count, params, tokens, count),)
+            self.step(Batch((Row(tokens, 0, [0], draws, windows=self._block_0),) * rows))
+        decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),), windows=self._block_0)
         with torch.inference_mode():
             for rows in reversed(self._backend.replayed_rows):  # the largest first: the others fit into its memory
                 self.logits((decoding,) * rows)

@@ -281,8 +281,11 @@ class World:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
         runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
-        chosen = SchedulerLimits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
-        scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
+        windows, block_size = runner.layout.windows, runner.layout.block_size
+        given = {**LIMITS, "chunk_tokens": chunk, "windows": windows, **limits}
+        chosen = SchedulerLimits("unified", block_size, **given)
+        pool = BlockPool(blocks or runner.num_blocks, events, windows, block_size)
+        scheduler = Scheduler(chosen, pool, runner.kv_revision)
         memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
         slots = StagedArena(memory, self.network, Random(1), *staged) if staged else None
         if link is True:
@@ -296,7 +299,8 @@ class World:
             epoch=epoch,
             kv_revision=runner.kv_revision,
             layout=str(runner.layout),
-            block_size=runner.layout.block_size,
+            block_size=block_size,
+            first_blocks=chosen.sizes.first_blocks,
             token="secret",
             lease=self.lease,
             clock=self.network.clock,

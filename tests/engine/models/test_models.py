@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import window_tables
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, prompt
 
@@ -63,8 +64,9 @@ def last_logits(runner, tokens, chunk, draws, singles=0):
     with torch.inference_mode():
         alone = range(len(tokens) - singles, len(tokens))
         for start, end in pairwise([*range(0, alone.start, chunk), *alone, len(tokens)]):
-            other = Row([5], 0, [1], draws)
-            piece = Row(tokens[start:end], start, table, draws)
+            other = Row([5], 0, [1], draws, windows=window_tables.of_row(runner, [1]))
+            windows = window_tables.of_row(runner, table, start)
+            piece = Row(tokens[start:end], start, table, draws, windows=windows)
             found = runner.logits((other, piece))
     return found[1]
 

@@ -18,8 +18,10 @@ from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace, room
 from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.kv_groups import groups_of
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm
+from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
@@ -108,7 +110,7 @@ class CpuLinear:
 
 @dataclass(frozen=True, slots=True)
 class CpuAttention:
-    layer: int
+    place: LayerPlace
     shape: AttentionShape
     cos: Array
     sin: Array
@@ -125,8 +127,8 @@ class CpuAttention:
             wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
             step.norm_heads(qkv, 0, wide // len(queries), queries, self.eps)
             step.norm_heads(qkv, wide, narrow // len(keys), keys, self.eps)
-        step.rotate(parts, shape.heads, self.cos, self.sin, self.layer)
-        step.attend(parts, shape.heads, shape.window or 0, self.layer, self.sinks, out)
+        step.rotate(parts, shape.heads, self.cos, self.sin, self.place)
+        step.attend(parts, shape.heads, shape.window or 0, self.place, self.sinks, out)
         return out
 
 
@@ -186,7 +188,9 @@ class CpuBackend:
         self._numerics = numerics
         self._config = config
         self._progress = progress
-        self._factors = kv_factors.from_scales(config.layers, config.kv_heads, kv_scales)
+        self._groups = groups_of(config)
+        factors = kv_factors.from_scales(config.layers, config.kv_heads, kv_scales)
+        self._factors = kv_factors.by_group(factors, self._groups)
         self._eps = np.float32(config.rms_norm_eps)
         self._residual_multiplier = np.float32(config.residual_multiplier)
         self._angles = RotaryTables(max_length, torch.Tensor.numpy)
@@ -249,7 +253,9 @@ class CpuBackend:
             norms = self._norm(shape.query_norm), self._norm(shape.key_norm)
         out = self._out("attention", shape.heads * shape.head_dim)
         sinks = self._checkpoint.vector(shape.sinks).numpy() if shape.sinks else np.empty(0, np.float32)
-        return CpuAttention(layer, shape, *self._angles[shape.rotation], norms, sinks, self._eps, out)
+        return CpuAttention(
+            self._groups.places[layer], shape, *self._angles[shape.rotation], norms, sinks, self._eps, out
+        )
 
     def silu_mul(self, width: int) -> CpuActivation:
         return CpuActivation(False, self._out("activation", width))

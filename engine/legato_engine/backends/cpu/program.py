@@ -15,6 +15,7 @@ from legato_engine.backends.cpu.step import CpuStep, Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import Path
+from legato_engine.kvcache.groups import LayerPlace
 
 Call = Callable[[CpuStep], Any]
 
@@ -80,18 +81,18 @@ class Program:
         assert isinstance(projection, Recordable)  # `Path.family` is not None
         projection.record(self, x, out)
 
-    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
         _, all_heads, dim = parts.shape
         self.add(
             kernels.ROTATE, x=parts, heads=all_heads, queries=heads, dim=dim, pairs=cos.shape[1], cos=cos, sin=sin,
-            layer=layer,
+            group=place.group, layer=place.place,
         )  # fmt: skip
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
+    def attend(self, parts: Array, heads: int, window: int, place: LayerPlace, sinks: Array, out: Array) -> None:
         _, all_heads, dim = parts.shape
         self.add(
-            kernels.ATTEND, x=parts, heads=all_heads, queries=heads, dim=dim, out=out, window=window, layer=layer,
-            sinks=sinks if len(sinks) else 0,
+            kernels.ATTEND, x=parts, heads=all_heads, queries=heads, dim=dim, out=out, window=window,
+            group=place.group, layer=place.place, sinks=sinks if len(sinks) else 0,
         )  # fmt: skip
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
@@ -133,5 +134,5 @@ def _run(path: Path, table: Array, step: CpuStep) -> None:
     inputs, arena, threads = step.inputs, step.arena, numba.get_num_threads()
     kv = path.kv_tag(arena.dtype)
     kernels.run(
-        path.family, kv, table, inputs.positions, inputs.slots, step.work, inputs.tables, arena, step.factors, threads
+        path.family, kv, table, inputs.positions, step.slots, step.work, step.tables, arena, step.factors, threads
     )

@@ -9,6 +9,7 @@ from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
 from legato_engine.kernels.cpu.rope import rotate_and_write
 from legato_engine.kernels.cpu.silu_mul import gelu_mul, silu_mul
+from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.kv_factors import KVFactors
 
@@ -52,13 +53,13 @@ class Operators(Protocol):
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
-    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
         """Rotates parts [rows, heads + 2 · kv_heads, dim] in place by RoPE, and writes keys and values to the arena.
 
         cos, sin [positions, pairs].
         """
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
+    def attend(self, parts: Array, heads: int, window: int, place: LayerPlace, sinks: Array, out: Array) -> None:
         """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited; `sinks` are
         of each head, or none."""
 
@@ -67,15 +68,22 @@ class Operators(Protocol):
 
 
 class CpuStep:
-    """Implements `Operators` by computing. `arena` comes from `Numerics.held`, in KVLayout's shape."""
+    """Implements `Operators` by computing. `arena` comes from `Numerics.held`, in KVLayout's shape.
 
-    __slots__ = ("_attend", "adapted", "arena", "factors", "hidden", "inputs", "rows", "work")
+    `slots` [groups, tokens] and `tables` [groups, rows, blocks] are of all groups of layers.
+    """
+
+    __slots__ = ("_attend", "adapted", "arena", "factors", "hidden", "inputs", "rows", "slots", "tables", "work")
 
     def __init__(
         self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors[Array], attend: Attend
     ) -> None:
-        """`work` is the work list for `attend`."""
+        """`work` is the work list for `attend`; `factors` are float32 [groups, layers of a block, 2, kv_heads]."""
         self.inputs = inputs
+        self.slots, self.tables = inputs.slots[None], inputs.tables[None]
+        if inputs.windows:
+            self.slots = np.stack([inputs.slots, *[window.slots for window in inputs.windows]])
+            self.tables = np.stack([inputs.tables, *[window.tables for window in inputs.windows]])
         self.hidden: tuple[Array, Array] | None = None  # the head's inputs, valid until the next step
         self.rows = len(inputs.tokens)
         self.adapted = bool(inputs.adapted)
@@ -101,16 +109,14 @@ class CpuStep:
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
         projection(x, self.rows, out)
 
-    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
-        inputs, factors = self.inputs, self.factors.writing
-        rotate_and_write(
-            parts[: self.rows], heads, inputs.positions, cos, sin, self.arena, layer, inputs.slots, factors
-        )
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
+        positions, slots, factors = self.inputs.positions, self.slots[place.group], self.factors.writing[place.group]
+        rotate_and_write(parts[: self.rows], heads, positions, cos, sin, self.arena, place.place, slots, factors)
 
-    def attend(self, parts: Array, heads: int, window: int, layer: int, sinks: Array, out: Array) -> None:
-        rows, tables = self.rows, self.inputs.tables
+    def attend(self, parts: Array, heads: int, window: int, place: LayerPlace, sinks: Array, out: Array) -> None:
+        rows, tables, layer = self.rows, self.tables[place.group], place.place
         out_by_head = out[:rows].reshape(rows, heads, parts.shape[2])
-        factors = self.factors.reading
+        factors = self.factors.reading[place.group]
         self._attend(parts[:rows], self.work, tables, window, self.arena, layer, factors, sinks, out_by_head)
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:

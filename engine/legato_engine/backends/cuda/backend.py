@@ -27,6 +27,7 @@ from legato_engine.backends.cuda.linear import DensePart, LinearPart, ProductMem
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.kv_groups import groups_of
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
@@ -58,6 +59,7 @@ class CudaBackend:
         self.nbytes = 0
         self._checkpoint = checkpoint
         self._config = config
+        self._groups = groups_of(config)
         self._dtype = dtype
         self._device = device
         self._progress = progress
@@ -148,7 +150,7 @@ class CudaBackend:
             self._room = self._room.enlarged(size)
             self._workspace.make_room(self._room)
             config, room = self._config, self._room
-            self._memory = StepMemory(room, self._device)
+            self._memory = StepMemory(room, self._device, 1 + len(self._groups.windows))
             heads = AttentionSizes(config.heads, config.kv_heads, config.head_dim, room.block_size)
             self._work = Work(room.rows, room.tokens, heads, self._device.place, self._device.processors)
         return self._memory, self._work
@@ -200,7 +202,8 @@ class CudaBackend:
         sinks = self._checkpoint.vector(shape.sinks).to(self._device.place) if shape.sinks else None
         kernels = ("norm_rotate_write", "decode_attention", "prefill_attention")
         return CudaAttention(
-            layer, shape, self._angles[shape.rotation], kv, norms, whole_norms, sinks, self._config.rms_norm_eps,
+            self._groups.places[layer], shape, self._angles[shape.rotation], kv, norms, whole_norms, sinks,
+            self._config.rms_norm_eps,
             AttentionConfigurations(*(self._choose(kernel, **sizes) for kernel in kernels)),
             self._buffer("attention", shape.heads * shape.head_dim),
         )  # fmt: skip

@@ -18,6 +18,7 @@ from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.torch import low_rank
+from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.kv_factors import KVFactors
 
@@ -95,7 +96,7 @@ class AttentionConfigurations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CudaAttention:
-    layer: int
+    place: LayerPlace
     shape: AttentionShape
     angles: tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions, pairs]
     kv: KVFactors[torch.Tensor] | None  # if the arena is in e4m3
@@ -107,7 +108,7 @@ class CudaAttention:
     out: Buffer
 
     def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
-        shape, layer = self.shape, step.arena[:, self.layer]
+        shape, group, layer = self.shape, self.place.group, step.arena[:, self.place.place]
         rotation, decoding, prompts = self.configurations
         query_norm, key_norm = self.norms or (None, None)
         reading, writing = self.kv or (None, None)
@@ -116,16 +117,16 @@ class CudaAttention:
             for norm, part in zip(self.whole_norms, (qkv[:, :wide], qkv[:, wide : wide + narrow]), strict=True):
                 norm(step, part)
         norm_rotate_write(
-            qkv, step.positions, step.slots, *self.angles, query_norm, key_norm, self.eps, shape.heads, layer, writing,
-            rotation,
+            qkv, step.positions, step.slots[group], *self.angles, query_norm, key_norm, self.eps, shape.heads, layer,
+            writing, rotation,
         )  # fmt: skip
         if step.planned != (shape.window,):
             attention.plan(step.starts, step.lengths, step.work, shape.window, decoding, prompts)
             step.planned = (shape.window,)
         out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
-            qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
-            out.view(split), decoding, prompts, step.prompts, reading, self.sinks,
+            qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables[group], step.work,
+            shape.window, out.view(split), decoding, prompts, step.prompts, reading, self.sinks,
         )  # fmt: skip
         return out
 

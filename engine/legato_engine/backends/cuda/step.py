@@ -33,12 +33,12 @@ class CudaStep:
 
     tokens: torch.Tensor  # [tokens]
     positions: torch.Tensor  # [tokens]
-    slots: torch.Tensor  # [tokens]; of padding −1
+    slots: torch.Tensor  # [groups, tokens], by group of layers; of padding −1
     starts: torch.Tensor  # [rows + 1]
     lengths: torch.Tensor  # [rows]
     sampled: torch.Tensor  # indexes of tokens
     padded: torch.Tensor  # [rows]: the same, then zeros
-    tables: torch.Tensor  # [rows, blocks]
+    tables: torch.Tensor  # [groups, rows, blocks]
     arena: torch.Tensor
     work: Work
     prompts: bool  # some row has more than SHORT tokens
@@ -55,14 +55,15 @@ class StepMemory:
     """The inputs of one step at a time, on the host and on the device: one copy transfers all of them, and the device
     derives positions, slots, and tokens that only it has."""
 
-    def __init__(self, room: Room, device: Device) -> None:
-        size = _room_for(_lengths(Size(room.tokens, room.rows), room.blocks))
+    def __init__(self, room: Room, device: Device, groups: int = 1) -> None:
         self._room = room
+        self._groups = groups  # of layers
+        size = _room_for(self._lengths(Size(room.tokens, room.rows)))
         self._device = device
         self._host = device.host(size)
         self._numpy = self._host.numpy()
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
-        self._derived = torch.zeros(_room_for([room.tokens] * 3), dtype=torch.int32, device=device.place)
+        self._derived = torch.zeros(_room_for([room.tokens] * (2 + groups)), dtype=torch.int32, device=device.place)
         self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # for steps without such tokens
         self._expanding = choose("step_inputs", {"block_size": room.block_size}, device.chip)
         self._wait_copied = device.mark()
@@ -80,8 +81,10 @@ class StepMemory:
         ):
             array[: len(values)] = values
             array[len(values) :] = padding
-        tables.reshape(size.rows, -1)[:rows, :blocks] = inputs.tables
-        used = _room_for(_lengths(size, self._room.blocks))
+        by_group = self._by_group(tables, size.rows * self._room.blocks)
+        for of_group, given in zip(by_group, (inputs.tables, *[each.tables for each in inputs.windows]), strict=True):
+            of_group.reshape(size.rows, -1)[:rows, :blocks] = given
+        used = _room_for(self._lengths(size))
         self._given[:used].copy_(self._host[:used], non_blocking=True)
         self._wait_copied = self._device.mark()
         self._expand(size, self._drawn if inputs.drawn is None else inputs.drawn)
@@ -92,28 +95,38 @@ class StepMemory:
         """A step of that size with the inputs of the last `fill`; `samples` of its tokens sample."""
         tokens, positions, slots = self._expanded(size)
         _, starts, lengths, sampled, flat = self._given_in(self._given, size)
-        tables = flat.reshape(size.rows, -1)
+        tables = self._tables(flat, size)
         return CudaStep(
             tokens, positions, slots, starts, lengths, sampled[:samples], sampled, tables, arena, work, prompts, adapted
         )
 
     def _expand(self, size: Size, drawn: torch.Tensor) -> None:
         given, starts, lengths, _, flat = self._given_in(self._given, size)
-        tables = flat.reshape(size.rows, -1)
+        tables = self._tables(flat, size)
         expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._room.block_size, self._expanding)
 
     def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens, positions, slots."""
-        first, second, third = _sections(self._derived, [size.tokens] * 3)
-        return first, second, third
+        """Tokens, positions, slots [groups, tokens]."""
+        slots = self._groups * _aligned(size.tokens)
+        tokens, positions, flat = _sections(self._derived, [size.tokens, size.tokens, slots])
+        return tokens, positions, self._by_group(flat, size.tokens)
 
     def _given_in(self, memory: _Memory, size: Size) -> list[_Memory]:
-        return _sections(memory, _lengths(size, self._room.blocks))
+        return _sections(memory, self._lengths(size))
 
+    def _lengths(self, size: Size) -> list[int]:
+        """The lengths of a step's arrays, in their order."""
+        tables = self._groups * _aligned(size.rows * self._room.blocks)
+        return [size.tokens, size.rows + 1, size.rows, size.rows, tables]
 
-def _lengths(size: Size, blocks: int) -> list[int]:
-    """The lengths of a step's arrays, in their order."""
-    return [size.tokens, size.rows + 1, size.rows, size.rows, size.rows * blocks]
+    def _tables(self, flat: torch.Tensor, size: Size) -> torch.Tensor:
+        """Tables [groups, rows, blocks]."""
+        by_group = self._by_group(flat, size.rows * self._room.blocks)
+        return by_group.view(self._groups, size.rows, self._room.blocks)
+
+    def _by_group(self, flat: _Memory, count: int) -> _Memory:
+        """The first `count` numbers of each group, whose part begins at a multiple of 16 bytes."""
+        return flat.reshape(self._groups, -1)[:, :count]
 
 
 def _sections(memory: _Memory, lengths: Sequence[int]) -> list[_Memory]:

@@ -7,6 +7,7 @@ import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.kv_groups import groups_of
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.backends.torch import experts
 from legato_engine.backends.torch.experts import TorchExperts
@@ -17,6 +18,7 @@ from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from legato_engine.kernels.torch.rope import rotate, write_kv
 from legato_engine.kernels.torch.silu_mul import gelu_mul, silu_mul
+from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
@@ -78,7 +80,7 @@ class TorchLinear:
 
 @dataclass(frozen=True, slots=True)
 class TorchAttention:
-    layer: int
+    place: LayerPlace
     shape: AttentionShape
     query_norm: TorchNorm | None
     key_norm: TorchNorm | None
@@ -87,7 +89,7 @@ class TorchAttention:
     sinks: torch.Tensor | None  # [heads]
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
-        shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
+        shape, tokens, group, layer = self.shape, qkv.shape[0], self.place.group, step.arena[:, self.place.place]
         rotated_heads = shape.heads + shape.kv_heads
         parts = qkv.view(tokens, rotated_heads + shape.kv_heads, shape.head_dim)
         plain = parts[:, :rotated_heads]
@@ -97,8 +99,9 @@ class TorchAttention:
             normed = torch.cat((self.query_norm(step, None, queries), self.key_norm(step, None, keys)), 1)
             plain = normed.view(plain.shape)
         rotated = rotate(plain, *step.angles(shape.rotation, self.angles))
-        write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places, self.scales)
-        out = attention(rotated[:, : shape.heads], layer, step.groups(shape, qkv.dtype), self.scales, self.sinks)
+        write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, *step.written[group], self.scales)
+        rows = step.groups(shape, group, qkv.dtype)
+        out = attention(rotated[:, : shape.heads], layer, rows, self.scales, self.sinks)
         return out.reshape(tokens, -1)
 
 
@@ -192,7 +195,8 @@ class TorchBackend:
         )
         scales = None if self._kv_scales is None else KVScales(*self._kv_scales[layer])
         sinks = self._checkpoint.vector(shape.sinks).to(self._device, self._dtype) if shape.sinks else None
-        return TorchAttention(layer, shape, query_norm, key_norm, self._angles[shape.rotation], scales, sinks)
+        place = groups_of(self._config).places[layer]
+        return TorchAttention(place, shape, query_norm, key_norm, self._angles[shape.rotation], scales, sinks)
 
     def silu_mul(self, width: int) -> TorchActivation:
         return TorchActivation(silu_mul)

@@ -41,7 +41,7 @@ _NUMBERS = (
     "bias_stride",  # numbers between rows of `bias`
     "groups", "scale_factor_groups", "minimum_groups", "minimum_factor_groups",  # of a row
     "panels", "bits", "scale_bits",
-    "heads", "queries", "first", "dim", "pairs", "window", "layer",
+    "heads", "queries", "first", "dim", "pairs", "window", "group", "layer",
 )  # fmt: skip
 
 # An operator in the table; each kind uses some of the fields.
@@ -149,22 +149,26 @@ def _norm_heads(operator, row):
 
 @njit(cache=True)
 def _rotate(operator, row, positions, slots, arena, factors):
-    """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, pairs]; layer."""
+    """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, pairs]; layer of group."""
     heads, dim, pairs = operator.heads, operator.dim, operator.pairs
-    at, slot, size = positions[row], slots[row], arena.shape[4]
+    at, slot, size = positions[row], slots[operator.group, row], arena.shape[4]
     own = carray(pointer(operator.x + row * heads * dim * 4), (heads, dim), np.float32)
     cos, sin = _row(operator.cos, at, pairs), _row(operator.sin, at, pairs)
-    rotate_row(own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size, factors)
+    rotate_row(
+        own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size, factors[operator.group]
+    )
 
 
 @njit(cache=True)
 def _attend(kv, operator, counter, rows, work, tables, arena, factors, kept, done):
-    """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer; sinks [queries], or 0 for none."""
+    """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer of group; sinks [queries], or 0."""
     x = carray(pointer(operator.x), (rows, operator.heads, operator.dim), np.float32)
     out = carray(pointer(operator.out), (rows, operator.queries, operator.dim), np.float32)
-    window, layer = operator.window, operator.layer
+    window, group, layer = operator.window, operator.group, operator.layer
     sinks = carray(pointer(operator.sinks), (operator.queries if operator.sinks else 0,), np.float32)
-    attention.work_off(kv, counter, x, work, tables, window, arena, layer, factors, sinks, kept, done, out)
+    attention.work_off(
+        kv, counter, x, work, tables[group], window, arena, layer, factors[group], sinks, kept, done[group, layer], out
+    )
 
 
 @njit(cache=True)
@@ -219,7 +223,7 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
         if read(counter) < tasks:
             fetch_add(busy, 1)  # before a task is taken: with no task left and nobody busy, all tasks are done
             if operator.kind == ATTEND:
-                _attend(kv, operator, counters[index], rows, work, tables, arena, reading, kept, done[operator.layer])
+                _attend(kv, operator, counters[index], rows, work, tables, arena, reading, kept, done)
             else:
                 task = fetch_add(counter, 1)
                 while task < tasks:
@@ -231,13 +235,14 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
 
 @njit(cache=True, parallel=True, nogil=True)
 def run(family, kv, table, positions, slots, work, tables, arena, factors, threads):
-    """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` and `slots`
-    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are arguments of
-    `attention.float32.attention`; `factors` are `KVFactors`; `family` is VNNI or AVX2 of `tags`.
+    """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` int64 [rows], up
+    to a multiple of 8. `slots` int64 [groups, rows] and `tables` [groups, rows, blocks] are of groups of layers.
+    `kv`, `work` and `arena` are arguments of `attention.float32.attention`; `factors` are `KVFactors` [groups, layers
+    of a block, 2, kv_heads]; `family` is VNNI or AVX2 of `tags`.
     """
     kv_heads, parts = arena.shape[3], attention.slots_of(work)
     kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)
-    done = np.zeros((arena.shape[1], kv_heads, parts), np.int64)
+    done = np.zeros((len(tables), arena.shape[1], kv_heads, parts), np.int64)
     counters = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
         _run_thread(

@@ -12,11 +12,11 @@ from legato_engine.kernels.torch.float8 import KVScales
 class Group:
     """Rows of similar shape, padded to the longest.
 
-    `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `at` [rows, queries] their
-    positions, `blocks` [rows, blocks] their block tables. `beyond` are the (rows, positions) that may hold other
-    rows' values: no mask removes a NaN. `given` are the indexes of the real ones among padded queries, and `put` their
-    tokens of the step. `piece` queries of each row are attended at a time; `mask` is the mask of all queries if they
-    are one piece, otherwise each piece makes its own.
+    `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `blocks` [rows, blocks] their
+    block tables, `at` [rows, queries] their positions, counted from the first of these. `beyond` are the (rows,
+    positions) that may hold other rows' values: no mask removes a NaN. `given` are the indexes of the real ones among
+    padded queries, and `put` their tokens of the step. `piece` queries of each row are attended at a time; `mask` is
+    the mask of all queries if they are one piece, otherwise each piece makes its own.
     """
 
     take: torch.Tensor
