@@ -48,7 +48,7 @@ class WorkerListener:
             _log.warning("%s gets no requests: %s", worker, known.problem)
             self._metrics.count("foreign_workers", worker)
         if not continues:
-            self._index.expect(worker, hello.epoch)
+            self._index.expect(worker, hello.epoch, whole=not hello.windows)
             self._links.request_snapshot(worker)
         self._fleet_changed()
 
@@ -112,7 +112,7 @@ class WorkerListener:
     def kv_lost(self, worker: str) -> None:
         known = self._fleet.worker(worker)
         if known is not None and known.epoch:
-            self._index.expect(worker, known.epoch)
+            self._index.expect(worker, known.epoch, whole=not (known.hello and known.hello.windows))
 
     def bad_frame(self, worker: str, reason: str) -> None:
         self._metrics.count("bad_frames", worker)

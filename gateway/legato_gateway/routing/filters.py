@@ -38,7 +38,7 @@ def too_small(worker: WorkerView, need: Need) -> str | None:
     longest = need.tokens if worker.role == "prefill" else need.tokens + need.growth
     if longest > worker.max_length:
         return f"takes at most {worker.max_length} tokens"
-    if longest > worker.num_blocks * worker.block_size:
+    if worker.blocks_for(longest) > worker.num_blocks:
         return f"has {worker.num_blocks} blocks in all"
     if worker.slots and need.choices > worker.slots:
         return f"runs at most {worker.slots} choices concurrently"
@@ -131,7 +131,8 @@ def has_credit(worker: WorkerView) -> bool:
 
 def wanted(worker: WorkerView, need: Need, matched: int) -> int:
     """Returns the blocks that it needs there. A sequence that fills the whole arena needs none beyond it."""
-    return min(worker.blocks_for(need.tokens) - matched + need.choices, worker.num_blocks)
+    further = need.choices * (1 + len(worker.windows))
+    return min(worker.blocks_for(need.tokens) - worker.blocks_of(matched) + further, worker.num_blocks)
 
 
 def matched(worker: WorkerView, need: Need, matches: Matches) -> int:

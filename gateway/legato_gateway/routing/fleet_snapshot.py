@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from legato_protocol.wire.kv_windows import sequence_blocks
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 from legato_protocol.wire.stream import Role
 
@@ -22,6 +23,7 @@ class WorkerView:
     block_size: int
     num_blocks: int
     max_length: int
+    windows: tuple[int, ...] = ()  # of groups of layers that take further blocks
     address: bytes = b""  # of its link, for `Peer.address`
     transport: str = ""
     ready: bool = True  # connected, and its core is alive
@@ -85,8 +87,12 @@ class WorkerView:
         return self.running + self.waiting + self.pending_sequences
 
     def blocks_for(self, tokens: int) -> int:
-        """Returns the number of blocks for `tokens` tokens."""
-        return -(-tokens // self.block_size)
+        """Returns the number of blocks, of all groups of layers, for `tokens` tokens."""
+        return sequence_blocks(tokens, self.block_size, self.windows)
+
+    def blocks_of(self, matched: int) -> int:
+        """Returns the number of blocks of a cached prefix of `matched` blocks, each of `block_size` tokens."""
+        return self.blocks_for(matched * self.block_size)
 
 
 @dataclass(frozen=True, slots=True)

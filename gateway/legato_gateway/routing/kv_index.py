@@ -9,6 +9,9 @@ its whole prefix, the last hash of a run names all its blocks, and the index cac
 worker's prefix reaches. Any event about a block of the run invalidates this for the event's worker, so a match is
 always exactly the unbroken prefix. Workers are not trusted to evict leaves first.
 
+Workers with windows (`Hello.windows`) announce each prefix after which a sequence can continue by the hash of its last
+block, whether or not they announce its beginnings: for them, `match` looks for the last announced hash.
+
 A full index evicts the blocks that were matched or stored least recently. A block evicted from the index only costs
 time: the worker counts as not having it. Order of use is kept by block, and a run in use stands for its blocks: it is
 spared once when its first block is due (the CLOCK algorithm), so a match only has to mark its runs.
@@ -49,6 +52,7 @@ class _Worker:
     bit: int
     epoch: str
     number: int = -1  # of the last event seen, applied or not
+    whole: bool = True  # it announces all blocks of a prefix
     blocks: int = 0  # hashes with its bit
     pages: int = 0  # of the snapshot being read; they count when it is complete
     page_number: int = -1
@@ -71,6 +75,7 @@ class KVIndex:
         self._workers: dict[str, _Worker] = {}
         self._names: dict[int, str] = {}  # of workers, by bit
         self._valid = 0  # bits of workers whose snapshot is complete, without a gap since
+        self._windowed = 0  # bits of workers that announce ends of prefixes only
         self.evicted = 0  # blocks evicted for lack of memory, so far
         self.dropped = 0  # blocks of snapshots not added for lack of memory, so far
         self._retired = 0  # bits of no worker that some hashes still have
@@ -79,18 +84,20 @@ class KVIndex:
 
     # ── updates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def expect(self, worker: str, epoch: str) -> None:
+    def expect(self, worker: str, epoch: str, whole: bool = True) -> None:
         """Expects a snapshot of this epoch: `worker` connected or said `Hello`.
 
-        The same epoch over a new connection starts over as well, since events were lost in between.
+        The same epoch over a new connection starts over as well, since events were lost in between. A worker that is
+        not `whole` has windows.
         """
         known = self._workers.get(worker)
         if known is None:
-            self._workers[worker] = _Worker(worker, self._take_bit(worker), epoch)
-            return
-        seen = known.number if known.epoch == epoch else -1
-        self._doubt(known)
-        self._workers[worker] = _Worker(worker, known.bit, epoch, seen)
+            self._workers[worker] = _Worker(worker, self._take_bit(worker), epoch, whole=whole)
+        else:
+            seen = known.number if known.epoch == epoch else -1
+            self._doubt(known)
+            self._workers[worker] = _Worker(worker, known.bit, epoch, seen, whole)
+        self._windowed = sum(each.bit for each in self._workers.values() if not each.whole)
 
     def forget(self, worker: str) -> None:
         """Removes `worker`."""
@@ -137,11 +144,12 @@ class KVIndex:
     # ── lookups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, hashes: list[bytes]) -> dict[str, int]:
-        """Returns the number of leading blocks of each worker that has the first block, up to its first gap.
+        """Returns the number of leading blocks of each worker that has the first block, up to its first gap; of workers
+        with windows, up to the last block that they have.
 
         `hashes` are one prompt's, from `block_hash.chain`: each names all before it.
         """
-        alive = self._holders.get(hashes[0], 0) & self._valid if hashes else 0
+        alive = self._holders.get(hashes[0], 0) & self._valid & ~self._windowed if hashes else 0
         prefixes: dict[str, int] = {}
         runs, size = self._runs, len(hashes)
         for start in range(0, size, RUN):
@@ -160,7 +168,19 @@ class KVIndex:
                     self._note(alive & workers, start + blocks, prefixes)
                 alive &= run.whole
         self._note(alive, len(hashes), prefixes)
+        self._match_ends(hashes, prefixes)
         return prefixes
+
+    def _match_ends(self, hashes: list[bytes], prefixes: dict[str, int]) -> None:
+        """Notes the prefixes of workers with windows."""
+        open = self._windowed & self._valid
+        for blocks in range(len(hashes) if open else 0, 0, -1):
+            if holders := self._holders.get(hashes[blocks - 1], 0) & open:
+                self._note(holders, blocks, prefixes)
+                self._holders.move_to_end(hashes[blocks - 1])
+                open &= ~holders
+                if not open:
+                    break
 
     @property
     def blocks(self) -> int:
@@ -283,6 +303,8 @@ class KVIndex:
         old, worker.blocks = worker.bit, 0
         self._retired |= old
         worker.bit = self._take_bit(worker.name)
+        if not worker.whole:
+            self._windowed ^= old | worker.bit
         del self._names[old]
         if self._valid & old:
             self._valid ^= old | worker.bit

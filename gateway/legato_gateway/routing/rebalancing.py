@@ -56,7 +56,7 @@ class HotWorker:
         left = _step(source.decode_cost, source.running - 1, source.context_tokens - tokens)
         if after > WITHIN * self.tpot or (self.reason == "step_time" and after > WITHIN * left):
             return False
-        needed = target.blocks_for(tokens) + 1
+        needed = target.blocks_for(tokens) + 1 + len(target.windows)
         if _room(target) - needed < 2 * AHEAD * (target.in_flight + 1):
             return False
         free = (_room(target) - needed) / target.num_blocks

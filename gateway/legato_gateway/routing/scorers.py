@@ -90,7 +90,7 @@ def decode_load(worker: WorkerView, tokens: int, matched: int, usual: float, wei
 
     Terms: the used share of its arena, sequences per step, and step time.
     """
-    fullness = 1 - (worker.room - worker.blocks_for(tokens) + matched) / max(1, worker.num_blocks)
+    fullness = 1 - (worker.room - worker.blocks_for(tokens) + worker.blocks_of(matched)) / max(1, worker.num_blocks)
     running = worker.in_flight
     load = weights.kv_cache_utilization * fullness * fullness + RUNNING_WEIGHT * running
     return load + weights.step_time * step_seconds(worker, running + 1, tokens, usual)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.wire.kv_windows import sequence_blocks
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Hello
 
@@ -170,7 +171,8 @@ class Fleet:
         """A sequence was sent: `queued` tokens will be computed there, `held` tokens will take blocks."""
         worker = self._workers.get(name)
         if worker is not None and worker.hello is not None:
-            worker.pending.add(Pending(queued, -(-held // worker.hello.block_size), 1))
+            blocks = sequence_blocks(held, worker.hello.block_size, worker.hello.windows)
+            worker.pending.add(Pending(queued, blocks, 1))
             self._changed(name)
 
     def failed(self, name: str, request: str) -> None:
@@ -240,6 +242,7 @@ class Fleet:
             kv_revision=hello.kv_revision,
             block_size=hello.block_size,
             num_blocks=hello.num_blocks,
+            windows=hello.windows,
             max_length=hello.max_length,
             address=hello.address,
             transport=hello.transport,
