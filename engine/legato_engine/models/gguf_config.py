@@ -12,6 +12,7 @@ from legato_engine.models.fields import number, size
 
 # The first architecture of those with one name in GGUF: Mistral is a `llama` there, and so is Mixtral.
 _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
+_WINDOW_PATTERNS = {"gemma3": 6, "gpt-oss": 2}  # llama.cpp's defaults
 
 
 def read(
@@ -35,8 +36,8 @@ def read(
     layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
     gemma, window = name == "gemma3", "attention.sliding_window"
     # llama.cpp reads no window for other architectures; 0 is none.
-    windows = size(raw, window, source) if name in ("phi3", "gemma3") and raw.get(window) else None
-    pattern = {"sliding_window_pattern": raw.get("attention.sliding_window_pattern", 6)} if gemma else {}
+    windows = size(raw, window, source) if name in ("phi3", *_WINDOW_PATTERNS) and raw.get(window) else None
+    pattern = {"sliding_window_pattern": each} if (each := _pattern(raw, name)) is not None else {}
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocab = len(tokens) if isinstance(tokens, list) else None
     return checked(
@@ -51,7 +52,7 @@ def read(
             vocab_size=size(raw, "vocab_size", source, vocab),
             max_length=size(raw, "context_length", source),
             rope_theta=number(raw, "rope.freq_base", source, 10000.0),
-            rope_scaling=rope.from_gguf(raw, factors, head_dim, source),
+            rope_scaling=rope.from_gguf(raw, name, factors, head_dim, source),
             rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
             sliding_window=windows,
@@ -69,6 +70,12 @@ def read(
         ),
         source,
     )
+
+
+def _pattern(raw: Mapping[str, Any], name: str) -> object:
+    """Every layer of this number has no window; None if all layers are alike."""
+    default = _WINDOW_PATTERNS.get(name)
+    return default and raw.get("attention.sliding_window_pattern", default)
 
 
 def _refuse_unsupported(raw: Mapping[str, Any], name: str, head_dim: int, rotated: int, source: str) -> None:

@@ -121,11 +121,14 @@ def _longrope(given: Mapping[str, Any], length: int, source: str) -> dict[str, A
 
 
 def from_gguf(
-    raw: Mapping[str, Any], factors: tuple[float, ...] | None, head_dim: int, source: str
+    raw: Mapping[str, Any], name: str, factors: tuple[float, ...] | None, head_dim: int, source: str
 ) -> dict[str, Any] | None:
-    """The scaling as llama.cpp interprets it: a factor without a type is linear; `factors` multiply it."""
+    """The scaling as llama.cpp interprets it: a factor without a type is linear; `factors` multiply it. `name` is
+    llama.cpp's architecture: YaRN is read for gpt-oss."""
     given = {"factor": raw.get("rope.scaling.factor", raw.get("rope.scale_linear"))}
     kind = raw.get("rope.scaling.type", "none" if given["factor"] is None else "linear")
+    if kind == "yarn" and name == "gpt-oss" and factors is None:
+        return _yarn_of_gguf(raw, source)
     if kind not in ("none", "linear"):
         raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
     factor = number(given, "factor", f"{source}: rope.scaling") if kind == "linear" else 1.0
@@ -134,3 +137,17 @@ def from_gguf(
             raise CorruptModel(f"{source}: rope_freqs.weight is {factors}; {head_dim // 2} numbers above 0 are needed")
         return {"rope_type": "factors", "factors": tuple(factor * one for one in factors)}
     return None if kind == "none" else {"rope_type": "linear", "factor": factor}
+
+
+def _yarn_of_gguf(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """YaRN of gpt-oss. GGUF has no key for its bounds, which are not whole pairs; llama.cpp rounds them."""
+    for key, plain in (("yarn_attn_factor", 1.0), ("yarn_ext_factor", 1.0), ("yarn_log_multiplier", 0.0)):
+        if (value := raw.get(f"rope.scaling.{key}", plain)) != plain:
+            raise UnsupportedModel(f"{source}: rope.scaling.{key} {value} is not supported; supported: {plain}")
+    keys = {
+        "factor": "factor", "original_max_position_embeddings": "original_context_length",
+        "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
+    }  # fmt: skip
+    given = {own: raw[f"rope.scaling.{key}"] for own, key in keys.items() if f"rope.scaling.{key}" in raw}
+    factor, where = number(given, "factor", f"{source}: rope.scaling"), f"{source}: rope.scaling"
+    return {"rope_type": "yarn", "factor": factor} | _yarn({**given, "truncate": False}, factor, where)

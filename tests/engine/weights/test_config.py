@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,23 @@ def test_scalings_that_are_not_computed_and_factors_that_are_not_one_for_each_fr
 ) -> None:
     with pytest.raises(error, match=message):
         gguf_scaling(factors, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"yarn_attn_factor": 1.5}, "rope.scaling.yarn_attn_factor 1.5 is not supported; supported: 1.0"),
+        ({"original_context_length": 0}, "rope.scaling: original_max_position_embeddings is 0"),
+        ({"factor": "x"}, "rope.scaling: factor is 'x'"),
+    ],
+)
+def test_yarn_that_is_not_computed_is_refused_for_gpt_oss(given: dict[str, object], message: str) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 64} | given
+    metadata = {"general.architecture": "gpt-oss", "gpt-oss.expert_count": 4, "gpt-oss.expert_used_count": 2}
+    metadata |= {key.replace("llama.", "gpt-oss."): value for key, value in LLAMA_GGUF.items() if "general" not in key}
+    metadata |= {f"gpt-oss.rope.scaling.{key}": value for key, value in scaling.items()}
+    with pytest.raises(ModelError, match=re.escape(message)):
+        gguf_config.read(metadata, frozenset(), None, "here")
 
 
 GEMMA3_GGUF = {key.replace("llama.", "gemma3."): value for key, value in LLAMA_GGUF.items()} | {

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import quantized_folders as folders
 import tiny_files as files
 import torch
 from gguf import GGMLQuantizationType as Type
@@ -18,7 +20,8 @@ from tiny_families import CONFIGS
 from tiny_models import RandomCheckpoint
 
 from legato_engine import errors
-from legato_engine.models.config import from_huggingface
+from legato_engine.models.config import ModelConfig, from_huggingface
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 
 QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
@@ -222,6 +225,7 @@ def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path
         assert torch.equal(found.tensor(name), tensors[name])
 
 
+YARN = {"rope_scaling_type": gguf.RopeScalingType.YARN, "rope_scaling_factor": 32.0, "rope_scaling_orig_ctx_len": 4096}
 LINEAR = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 8.0}
 SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 3.0}
 
@@ -249,6 +253,7 @@ def experts(count: int, active: int) -> dict[str, int]:
         ),
         ("mixtral", "llama", experts(4, 2)),
         ("olmoe", "olmoe", experts(8, 2)),
+        ("gpt-oss", "gpt-oss", {"sliding_window": 48, "expert_feed_forward_length": 96} | YARN | experts(6, 3)),
         ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
     ],
 )
@@ -261,32 +266,66 @@ def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
     raw |= {"sliding_window": None} if name == "mixtral" else {}
     config = from_huggingface(raw | ({"partial_rotary_factor": 0.75} if architecture == "phi3" else {}), name)
     weights = RandomCheckpoint(config)
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.layers)
-    tensors: Tensors = {}
-    for each in sorted(weights.names()):
-        tensor = weights.tensor(each)
-        if architecture in ("granite", "smollm3", "llama") and each.endswith((".q_proj.weight", ".k_proj.weight")):
-            tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
-        if each.endswith("norm.weight"):
-            tensor = tensor + config.norm_offset
-        together, count = re.subn(r"\.experts\.\d+\.", ".experts.", each)
-        place = names.get_name(together, (".weight",)) or each
-        data = tensor.squeeze().numpy()
-        if count:
-            held = [tensors[place][0]] if place in tensors else []
-            data = np.concatenate((*held, data[None]))
-        tensors[place] = data, Type.F32
-    sizes = {
-        "block_count": 4, "context_length": config.max_length, "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size, "head_count": config.heads, "head_count_kv": config.kv_heads,
-        "key_length": config.head_dim, "value_length": config.head_dim, "vocab_size": config.vocab_size,
-        "rope_freq_base": config.rope_theta,
-    }  # fmt: skip
+    tensors = converted(weights, architecture, lambda name: Type.F32)
 
-    checkpoint = open_weights(files.write_gguf(tmp_path / "it.gguf", tensors, architecture, **sizes | metadata))
+    checkpoint = open_weights(write_converted(tmp_path / "it.gguf", tensors, config, architecture, **metadata))
 
     for value, expected in zip(astuple(checkpoint.config), astuple(replace(config, norm_offset=0.0)), strict=True):
         assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
     for each in weights.names():
         offset = config.norm_offset if each.endswith("norm.weight") else 0.0
         assert torch.equal(checkpoint.tensor(each), weights.tensor(each) + offset)
+
+
+def test_a_gguf_of_gpt_oss_in_mxfp4_is_its_folder(tmp_path: Path) -> None:
+    folders.write_gpt_oss(tmp_path / "folder")
+    folder = open_weights(tmp_path / "folder")
+    tensors = converted(
+        folder, "gpt-oss", lambda name: Type.MXFP4 if "experts" in name and "bias" not in name else Type.F32
+    )
+    metadata = {"sliding_window": 48} | YARN | experts(6, 3)
+    file = open_weights(write_converted(tmp_path / "it.gguf", tensors, folder.config, "gpt-oss", **metadata))
+    assert file.config == replace(folder.config, rms_norm_eps=file.config.rms_norm_eps)
+    assert (file.names(), file.quantized()) == (folder.names(), folder.quantized())
+    for each in file.names():
+        assert torch.equal(file.tensor(each), folder.tensor(each))
+    for each in file.quantized():
+        packed, grouped = file.packed(each), file.grouped(each)
+        assert packed is not None
+        assert grouped is not None
+        assert torch.equal(packed.floats(), folder.tensor(each))
+        assert torch.equal(grouped.floats(), folder.tensor(each))
+        assert file.grouped_form(each) == folder.grouped_form(each)
+
+
+def converted(weights: Checkpoint, architecture: str, kind_of: Callable[[str], Type]) -> Tensors:
+    """The tensors as llama.cpp's converter names and orders them, in the types that `kind_of` returns for names."""
+    config = weights.config
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper().replace("-", "_")], config.layers)
+    tensors: Tensors = {}
+    for each in sorted(weights.names()):
+        tensor, kind = weights.tensor(each).float(), kind_of(each)
+        if architecture in ("granite", "smollm3", "llama") and each.endswith((".q_proj.weight", ".k_proj.weight")):
+            tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
+        if each.endswith("norm.weight"):
+            tensor = tensor + config.norm_offset
+        together, count = re.subn(r"\.experts\.\d+\.", ".experts.", each)
+        place = names.get_name(together, (".weight", ".bias")) or each
+        place += ".weight" if place.endswith("sinks") else ""
+        data = tensor.squeeze().numpy()
+        data = data if kind is Type.F32 else gguf.quants.quantize(data, kind)
+        if count:
+            held = [tensors[place][0]] if place in tensors else []
+            data = np.concatenate((*held, data[None]))
+        tensors[place] = data, kind
+    return tensors
+
+
+def write_converted(path: Path, tensors: Tensors, config: ModelConfig, architecture: str, **metadata: Any) -> Path:
+    sizes = {
+        "block_count": config.layers, "context_length": config.max_length, "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size, "head_count": config.heads, "head_count_kv": config.kv_heads,
+        "key_length": config.head_dim, "value_length": config.head_dim, "vocab_size": config.vocab_size,
+        "rope_freq_base": config.rope_theta,
+    }  # fmt: skip
+    return files.write_gguf(path, tensors, architecture, **sizes | metadata)
