@@ -17,7 +17,7 @@ from legato_engine.kernels.routing import ExpertRouting, Gating
 from legato_engine.layers.experts import ExpertNames, ExpertsShape
 from legato_engine.weights.grouped import Grouped, GroupedForm
 
-NAMES = ExpertNames("router", "{}.gate", "{}.up", "{}.down", "correction")
+NAMES = ExpertNames("router", "{}.gate", "{}.up", "{}.down")
 
 
 class MadeExperts:
@@ -31,8 +31,6 @@ class MadeExperts:
         self.codes: dict[str, Grouped] = {}
         if shape.router_bias:
             self.tensors["router.bias"] = torch.randn(count)
-        if shape.names.correction:
-            self.tensors["correction"] = torch.randn(count) / 10
         for number in range(count):
             for name, sizes in self._sizes.items():
                 self._add(f"{number}.{name}", *sizes, biased=shape.biases)
@@ -100,8 +98,7 @@ def check(
     given = x[: step.present].float()
     logits = given @ weights.vector("router.weight").T
     logits += weights.vector("router.bias") if shape.router_bias else 0
-    correction = weights.vector("correction") if shape.names.correction else None
-    chosen = reference.route(logits, correction, shape.routing)
+    chosen = reference.route(logits, None, shape.routing)
     experts = [weights.expert(number) for number in range(shape.routing.count)]
     expected = reference.experts(given, chosen, experts, shape.gating)
     away = (found[: step.present] - expected).norm(dim=1) / expected.norm(dim=1)
@@ -127,10 +124,7 @@ def compute(
 
 
 def shape_of(
-    experts: tuple[int, int], hidden: int = 64, inner: int = 96, gating: Gating = Gating.SILU, biases: bool = False,
-    **routing: object,
-) -> ExpertsShape:  # fmt: skip
+    experts: tuple[int, int], hidden: int = 64, inner: int = 96, gating: Gating = Gating.SILU, biases: bool = False
+) -> ExpertsShape:
     """A shape with the numbers of all `experts` and of active ones."""
-    corrected = routing.pop("corrected", False)
-    names = NAMES if corrected else replace(NAMES, correction=None)
-    return ExpertsShape(hidden, inner, ExpertRouting(*experts, **routing), names, gating, biases, biases)  # type: ignore[arg-type]
+    return ExpertsShape(hidden, inner, ExpertRouting(*experts), NAMES, gating, biases, biases)

@@ -3,14 +3,19 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import interpreted_models  # noqa: F401  # finds modules of tests/gpu
 import pytest
 import torch
+from made_model import Row, step_inputs
 from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cpu import numerics
 from legato_engine.backends.cpu.layers import CpuBackend
 from legato_engine.backends.cpu.workspace import room
+from legato_engine.backends.cuda.backend import CudaBackend
+from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.torch.layers import TorchBackend
 from legato_engine.kernels import paths
 from legato_engine.kernels.reference import experts as reference
@@ -67,6 +72,8 @@ def layer(backend, shape, tensors):
         given = torch.float32, torch.device("cpu"), 64, lambda share: None
         experts = TorchBackend(checkpoint, *given).experts(shape)
         return lambda x: experts(None, x)
+    if backend == "cuda":
+        return layer_on_gpu(checkpoint, shape)
     experts = CpuBackend(checkpoint, numerics.make(paths.FLOAT32), 64, lambda share: None).experts(shape)
 
     def compute(x):
@@ -74,6 +81,20 @@ def layer(backend, shape, tensors):
         roomy = torch.full((room(len(x)), HIDDEN), torch.nan)
         roomy[: len(x)] = x
         return torch.from_numpy(experts(step, roomy.numpy())[: len(x)].copy())
+
+    return compute
+
+
+def layer_on_gpu(checkpoint, shape):
+    """The same by Triton. The step is padded, with rows that are not numbers."""
+    backend = CudaBackend(checkpoint, torch.float32, Interpreted(2), Room(64, 8, 4, 16), lambda share: None)
+    experts = backend.experts(shape)
+
+    def compute(x):
+        step = backend.begin(step_inputs([Row([0] * len(x), 0, range(4))], 16), torch.zeros(1))
+        padded = torch.full((len(step.tokens), HIDDEN), torch.nan)
+        padded[: len(x)] = x
+        return experts(step, padded)[: len(x)].clone()
 
     return compute
 
@@ -102,7 +123,7 @@ def inputs(rows):
     return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(rows))
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "cuda"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_layer_computes_what_the_reference_computes(name, backend):
     shape, tensors = SHAPES[name], made(SHAPES[name])
@@ -112,7 +133,7 @@ def test_a_layer_computes_what_the_reference_computes(name, backend):
         torch.testing.assert_close(compute(x), expected(shape, tensors, x), atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "cuda"])
 @pytest.mark.parametrize("name", ["softmax", "sigmoid", "gpt-oss"])
 def test_logits_that_are_not_numbers_end_in_their_own_token(name, backend):
     shape, x = SHAPES[name], inputs(5)
@@ -126,7 +147,7 @@ def test_logits_that_are_not_numbers_end_in_their_own_token(name, backend):
     torch.testing.assert_close(found[[0, 1, 3, 4]], exact[[0, 1, 3, 4]], atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "cuda"])
 def test_experts_that_no_token_chose_are_not_computed(backend):
     tensors, x = made(PLAIN), inputs(1)
     (pairs,) = reference.route(x @ tensors["router.weight"].T, None, PLAIN.routing)

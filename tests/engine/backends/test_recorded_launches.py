@@ -4,7 +4,10 @@ import pytest
 import recorded_steps
 import uninterpreted
 
-MODELS = ["mistral", "qwen 3", "biases", "gemma 3", "olmo 2", "GPTQ, act order", "FP8, channel", "FP8, blocks"]
+MODELS = [
+    "mistral", "qwen 3", "biases", "gemma 3", "olmo 2", "qwen 2 moe", "gpt-oss", "GPTQ, act order", "FP8, channel",
+    "FP8, blocks",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
