@@ -82,8 +82,9 @@ def _tiny(kind: Type, seed: int, experts: int) -> Tensors:
     return made
 
 
-def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama", **metadata: object) -> Path:
-    writer = gguf.GGUFWriter(path, architecture)
+def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama", split: int = 0, **metadata: object) -> Path:
+    """With `split`, in parts of at most so many tensors, which the writer names."""
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     sizes = {
         "block_count": LAYERS, "context_length": 128, "embedding_length": HIDDEN, "feed_forward_length": INNER,
         "head_count": HEADS, "head_count_kv": KV_HEADS, "rope_freq_base": 5000.0, "layer_norm_rms_eps": 1e-5,

@@ -8,21 +8,21 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from mmap import ACCESS_COPY, mmap
+from mmap import mmap
 from pathlib import Path
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from legato_engine.errors import CorruptModel, MissingTensor, TooLittleMemory, UnsupportedFormat
+from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import gguf_config
-from legato_engine.weights import gguf_blocks, gguf_tensors, grouped
+from legato_engine.weights import gguf_blocks, gguf_parts, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.gguf_parts import GgufPart
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
-from legato_protocol.model_files import gguf_header
 from legato_protocol.model_files.gguf_header import TensorInfo
 
 Type = GGMLQuantizationType
@@ -37,34 +37,32 @@ _REORDERED = ("LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM", "S
 
 
 class GgufFile(Checkpoint):
-    """A mapped GGUF file. Pages are read when a tensor is read."""
+    """A mapped GGUF file, or all parts of a split one. Pages are read when a tensor is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = _mapped(path)
-        try:
-            header = gguf_header.parse(self._data)
-        except gguf_header.BadGguf as error:
-            raise CorruptModel(f"{path}: {error}") from None
-        for info in header.tensors.values():
-            self._check(info)
-        types = dict.fromkeys(
-            Type(info.type).name for info in header.tensors.values() if info.type in gguf_blocks.KINDS
-        )
+        parts = gguf_parts.open_parts(path)
+        for part in parts:
+            for info in part.header.tensors.values():
+                _check(part, info)
+        tensors = gguf_parts.tensors(parts)
+        self._parts = {name: part for part in parts for name in part.header.tensors}
+        types = dict.fromkeys(Type(info.type).name for info in tensors.values() if info.type in gguf_blocks.KINDS)
         self.quantization = f"GGUF {', '.join(types)}"
-        self._spans = tuple(FileSpan(info.offset, gguf_tensors.byte_size(info)) for info in header.tensors.values())
-        factors = header.tensors.pop(_ROPE_FACTORS, None)
-        architecture = str(header.metadata.get("general.architecture"))
-        self._tensors = gguf_tensors.by_name(header.tensors, architecture)
+        self._spans = {part.path: tuple(_span(info) for info in part.header.tensors.values()) for part in parts}
+        factors = tensors.pop(_ROPE_FACTORS, None)
+        metadata = parts[0].header.metadata
+        architecture = str(metadata.get("general.architecture"))
+        self._tensors = gguf_tensors.by_name(tensors, architecture)
         self.config = gguf_config.read(
-            header.metadata,
-            frozenset(header.tensors),
+            metadata,
+            frozenset(tensors),
             tuple(self._floats(factors).tolist()) if factors else None,
             str(path),
         )
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
-        return {self.path: self._spans}
+        return self._spans
 
     def names(self) -> frozenset[str]:
         return frozenset(self._tensors)
@@ -158,46 +156,44 @@ class GgufFile(Checkpoint):
             return self.config.heads
         return self.config.kv_heads if ".k_proj." in name else 0
 
+    def _data(self, info: TensorInfo) -> mmap:
+        return self._parts[info.name].data
+
     def _floats(self, info: TensorInfo) -> torch.Tensor:
         kind = _FLOATS[Type(info.type)]
-        values = torch.frombuffer(self._data, dtype=kind, count=math.prod(info.shape), offset=info.offset)
+        values = torch.frombuffer(self._data(info), dtype=kind, count=math.prod(info.shape), offset=info.offset)
         return values.view(info.shape)
 
     def _rows(self, name: str) -> torch.Tensor:
         """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]."""
         info = self._info(name)
-        raw = torch.frombuffer(self._data, dtype=torch.uint8, count=gguf_tensors.byte_size(info), offset=info.offset)
+        size = gguf_tensors.byte_size(info)
+        raw = torch.frombuffer(self._data(info), dtype=torch.uint8, count=size, offset=info.offset)
         return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
 
-    def _check(self, info: TensorInfo) -> None:
-        path = self.path
-        allowed = ", ".join(kind.name for kind in TYPES)
-        if info.type not in TYPES:
-            kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
-            raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
-        if info.name == _ROPE_FACTORS and Type(info.type) not in _FLOATS:
-            raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
-        group = GGML_QUANT_SIZES[Type(info.type)][0]
-        if 0 in info.shape or not info.shape or info.shape[-1] % group:
-            raise CorruptModel(
-                f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
-            )
-        end = info.offset + gguf_tensors.byte_size(info)
-        if end > len(self._data):
-            held = len(self._data)
-            raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
+
+def _check(part: GgufPart, info: TensorInfo) -> None:
+    """Raises UnsupportedFormat or CorruptModel."""
+    path = part.path
+    allowed = ", ".join(kind.name for kind in TYPES)
+    if info.type not in TYPES:
+        kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
+        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
+    if info.name == _ROPE_FACTORS and Type(info.type) not in _FLOATS:
+        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
+    group = GGML_QUANT_SIZES[Type(info.type)][0]
+    if 0 in info.shape or not info.shape or info.shape[-1] % group:
+        raise CorruptModel(
+            f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
+        )
+    end = info.offset + gguf_tensors.byte_size(info)
+    if end > len(part.data):
+        held = len(part.data)
+        raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
 
 
-def _mapped(path: Path) -> mmap:
-    """The file's bytes. Copy-on-write, since torch requires writable memory; the file is never written."""
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise CorruptModel(f"{path}: the file is empty")
-        try:
-            return mmap(file.fileno(), 0, access=ACCESS_COPY)
-        except OSError as error:
-            mib = path.stat().st_size >> 20
-            raise TooLittleMemory(f"{path}: its {mib:,} MiB cannot be mapped into memory: {error}") from None
+def _span(info: TensorInfo) -> FileSpan:
+    return FileSpan(info.offset, gguf_tensors.byte_size(info))
 
 
 def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -122,6 +122,30 @@ def test_both_formats_of_one_model_are_equal(tmp_path: Path, kind: str) -> None:
     assert file.config.rms_norm_eps == pytest.approx(1e-5)
 
 
+def test_all_parts_of_a_split_gguf_are_one_model(tmp_path: Path) -> None:
+    """Parts other than the first one are refused, and a missing one, a repeated or a missing tensor."""
+    tensors = files.tiny(Type.Q8_0)
+    whole = open_weights(files.write_gguf(tmp_path / "whole.gguf", tensors))
+    files.write_gguf(tmp_path / "tiny.gguf", tensors, split=8)
+    first, second, third = sorted(tmp_path.glob("tiny-*"))
+    split = open_weights(first)
+    assert (split.config, split.names(), split.quantization) == (whole.config, whole.names(), whole.quantization)
+    assert split.spans().keys() == {first, second, third}
+    for name in whole.names():
+        assert torch.equal(split.tensor(name), whole.tensor(name)), name
+    with pytest.raises(errors.CorruptModel, match=r"one of 3 parts .*like tiny-00001-of-00003\.gguf"):
+        open_weights(second)
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(errors.CorruptModel, match=r"00003\.gguf: tensor .* is also in another part"):
+        open_weights(first)
+    files.write_gguf(third, {"output.weight": tensors["token_embd.weight"]})
+    with pytest.raises(errors.CorruptModel, match=r"its parts have \d+ tensors; split\.tensors\.count is 20"):
+        open_weights(first)
+    third.unlink()
+    with pytest.raises(errors.ModelNotFound, match=r"its part tiny-00003-of-00003\.gguf is missing"):
+        open_weights(first)
+
+
 PARTS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "o_proj": "attn_output", "q_proj": "attn_q",
     "k_proj": "attn_k", "v_proj": "attn_v", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
