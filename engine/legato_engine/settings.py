@@ -137,7 +137,7 @@ _AUTO_OR_SIZE: Final = ValueKind("SIZE", sizes.parse_or_auto, sizes.text_or_auto
 _FLAGS: Final = (
     Flag("--role", flags.one_of("ROLE", ROLES), "prefill, decode or unified"),
     Flag("--name", flags.text("NAME"), "this worker's name, unique in its service"),
-    Flag("--model", flags.text("MODEL"), "GGUF file, Hugging Face folder, hf:REPO@COMMIT or builtin:NAME"),
+    Flag("--model", flags.text("MODEL"), "GGUF file, Hugging Face folder, hf:REPO[:FILE]@COMMIT or builtin:NAME"),
     Flag("--host", flags.HOST, "address for probes and gateways; :: is every address of both IP families"),
     Flag("--transfer-host", flags.HOST, "address for hand-offs, as other workers reach it; --host if not given"),
     Flag("--health-port", flags.PORT_OR_FREE, "port of probes and metrics; 0 takes a free one"),

@@ -59,7 +59,7 @@ class GatewaySettings:
     Annotations are the kind and the help of a field's flag, see `flags.from_annotations`.
     """
 
-    model: Annotated[str, text("MODEL"), "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used"]
+    model: Annotated[str, text("MODEL"), "path, hf:REPO[:FILE]@COMMIT or builtin:NAME; its tokenizer is used"]
     served_name: Annotated[str, text("NAME"), "the model's name for clients; by default --model's own"] = ""
     max_length: Annotated[
         int | None,

@@ -15,6 +15,7 @@ from legato_protocol.names import ENV_CACHE
 
 REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "hf_of_a_test"
 WEIGHTS = bytes(range(256)) * 4096
+LARGE = (".safetensors", ".gguf")
 
 
 FILES = {
@@ -67,7 +68,7 @@ class Hub:
 
 def _entry(name, content):
     entry = {"type": "file", "path": name, "size": len(content), "oid": _git_hash(content)}
-    if name.endswith(".safetensors"):
+    if name.endswith(LARGE):
         entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
     return entry
 
@@ -100,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _file(self, name, whole):
         content = self.hub.serve(name, whole) if self.command == "GET" else whole
-        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else _git_hash(whole)
+        etag = hashlib.sha256(whole).hexdigest() if name.endswith(LARGE) else _git_hash(whole)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         start, end = 0, len(whole)
         if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):

@@ -23,6 +23,7 @@ FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mod
 
 CHANGES: dict[str, Any] = {
     "model.source.builtin": None,
+    "model.source.huggingFace.file": "Q4_K_M/model.gguf",
     "model.source.huggingFace.nodeCache": "/var/lib/legato",
     "model.source.huggingFace.resources.requests": {"cpu": 1},
     "model.source.huggingFace.resources.limits": {"cpu": 1},

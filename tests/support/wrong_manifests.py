@@ -97,6 +97,7 @@ FIELDS = [
     ("model.source.huggingFace.revision", "main", "does not match"),
     ("model.source.huggingFace.nodeCache", "cache", "does not match"),
     ("model.source.huggingFace.repo", "a/..", "does not match"),
+    *(("model.source.huggingFace.file", wrong, "does not match") for wrong in ("Q4_K_M", "../m.gguf", "-m.gguf")),
     *(("model.source.pvc.claim", wrong, "does not match") for wrong in ("Weights", "a..b")),
     *(
         ("model.source.image", wrong, "does not match")

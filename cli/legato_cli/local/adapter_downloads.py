@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from legato_cli.models import hub, hub_content, model
+from legato_cli.models import hub, hub_content, hub_model, model
 from legato_operator.api.resources import InferenceService
 from legato_operator.api.spec.model import HubRepository
 from legato_operator.local.logs import Logs
@@ -26,7 +26,7 @@ async def download(service: InferenceService, program: Sequence[str], progress: 
     for number, adapter in enumerate(service.spec.model.adapters):
         if (repository := adapter.source.hugging_face) is not None:
             try:
-                if not model.is_downloaded(repository.repo, repository.revision, hub_content.ADAPTER):
+                if not hub_model.is_downloaded(repository.repo, repository.revision, hub_content.ADAPTER):
                     await _download(repository, adapter.name, program, progress)
             except model.ModelUnavailable as error:
                 path = f"spec.model.adapters.{number}.source.huggingFace"

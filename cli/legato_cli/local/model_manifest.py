@@ -3,29 +3,27 @@
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from legato_cli.models import hub, hub_content, model
+from legato_cli.models import hub_model, model
+from legato_cli.models.hub import Progress
 from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
+from legato_protocol.model_files import gguf_parts
 
-_REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")
 
-
-def of(text: str, progress: hub.Progress, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def of(
+    text: str, progress: Progress, environ: Mapping[str, str] = os.environ, outlines: Path | None = None
+) -> dict[str, Any]:
     """Returns the manifest for a built-in model, a GGUF file, a Hugging Face folder or a repository of the hub.
 
-    A repository (OWNER/NAME, at a commit or its newest one) is downloaded. Raises ModelUnavailable.
+    A repository (OWNER/NAME, with a GGUF file's tag or name, at a commit or its newest one) is downloaded. If the empty
+    folder `outlines` is given, the model is only outlined there. Raises ModelUnavailable.
     """
-    from legato_engine.errors import EngineError
-    from legato_engine.weights.opening import open_weights
-
-    source, name, path = _source(text, progress, environ)
-    try:
-        open_weights(path)
-    except EngineError as error:
-        raise model.ModelUnavailable(f"model {text!r}: {error}") from None
+    source, name, path = _local(text, progress, environ) or _of_hub(text, progress, outlines)
+    _check(text, path)
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.INFERENCE_SERVICE,
@@ -49,21 +47,41 @@ def served_name(name: str) -> str:
     return re.sub(r"[^-A-Za-z0-9._]+", "-", name).lstrip("-._")[:200] or "model"
 
 
-def _source(text: str, progress: hub.Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path]:
-    """Returns the model's source for a manifest, its name and its path."""
+def _check(text: str, path: Path) -> None:
+    from legato_engine.errors import EngineError
+    from legato_engine.weights.opening import open_weights
+
+    try:
+        open_weights(path)
+    except EngineError as error:
+        raise model.ModelUnavailable(f"model {text!r}: {error}") from None
+
+
+def _local(text: str, progress: Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path] | None:
+    """Returns the source for a manifest, the name and the path of a model on this machine or in the installation."""
     path = Path(text).expanduser()
     if path.exists():
         resolved = path.resolve()
-        return {"path": str(resolved)}, resolved.name.removesuffix(".gguf"), resolved
+        return {"path": str(resolved)}, gguf_parts.model_name(resolved.name), resolved
     builtin = text.removeprefix(model.PREFIX)
     if builtin in [known.name for known in model.BUILTINS]:
         return {"builtin": builtin}, builtin, model.resolve(model.PREFIX + builtin, progress, environ)
-    if not _REPOSITORY.fullmatch(text):
+    return None
+
+
+def _of_hub(text: str, progress: Progress, outlines: Path | None) -> tuple[dict[str, str], str, Path]:
+    """Returns the source for a manifest, the name and the path of a repository's model."""
+    name = hub_model.parse(text)
+    if name is None:
         known = ", ".join(known.name for known in model.BUILTINS)
         raise model.ModelUnavailable(
             f"model {text!r}: no such file or folder; allowed are a GGUF file, a folder with safetensors, a repository "
-            f"of the Hugging Face hub as OWNER/NAME or OWNER/NAME@COMMIT, and {known}"
+            f"of the Hugging Face hub as OWNER/NAME, OWNER/NAME:Q4_K_M, OWNER/NAME:FILE.gguf or OWNER/NAME@COMMIT, and "
+            f"{known}"
         )
-    repo, _, commit = text.removeprefix(hub_content.PREFIX).partition("@")
-    folder = model.download(repo, commit, None, progress) if commit else model.download_newest(repo, progress)
-    return {"path": str(folder)}, repo.rpartition("/")[2], folder
+    if outlines is not None:
+        path = hub_model.outline(name, outlines, progress)
+    else:
+        path = hub_model.fetch(name, progress, partial(_check, text))
+    served = gguf_parts.model_name(path.name) if path.is_file() else name.repo.rpartition("/")[2]
+    return {"path": str(path)}, served, path

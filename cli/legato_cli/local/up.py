@@ -28,8 +28,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=flags.text("MODEL"),
         metavar="MODEL",
-        help="serve this model without a manifest: a GGUF file, a folder, OWNER/NAME[@COMMIT] of the Hugging Face hub, "
-        "or a built-in model's name",
+        help="serve this model without a manifest: a GGUF file, a folder, OWNER/NAME[:FILE][@COMMIT] of the Hugging "
+        "Face hub, where FILE is a GGUF file or its tag such as Q4_K_M, or a built-in model's name",
     )
     which.add_argument(
         "-f",

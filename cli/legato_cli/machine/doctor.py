@@ -16,6 +16,7 @@ from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
     from legato_operator.api.resources import Spec
+    from legato_operator.api.spec.model import HuggingFace
 
 PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
 Section = Callable[[], Iterator[str]]
@@ -168,8 +169,8 @@ def _asked(subject: Subject) -> "tuple[Spec, Path]":
         if spec is not None and (repository := spec.model.source.hugging_face) is not None:
             if problems := checks.unavailable(spec, in_containers=True):
                 raise ManifestError(problems)
-            return spec, model.outline(repository.repo, repository.revision, subject.scratch, say)
-        made = model_manifest.of(name, say) if name is not None else None
+            return spec, _outline(repository, subject.scratch, say)
+        made = model_manifest.of(name, say, outlines=subject.scratch) if name is not None else None
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
         return service.spec, model.resolve(model_argument(service), say)
     except ManifestError as error:
@@ -180,6 +181,15 @@ def _asked(subject: Subject) -> "tuple[Spec, Path]":
         if file is not None and isinstance(error, model.ModelAway):
             raise NotJudged(f"not judged: {error}") from None
         raise SomethingWrong(str(error)) from None
+
+
+def _outline(repository: "HuggingFace", scratch: Path, progress: Callable[[str], None]) -> Path:
+    """Raises ModelUnavailable."""
+    from legato_cli.models import hub_content, hub_model
+
+    snapshot = hub_content.HubSnapshot(repository.repo, repository.revision)
+    content = hub_content.gguf(repository.file) if repository.file else hub_content.MODEL
+    return hub_model.outline_of(snapshot, content, scratch, progress)
 
 
 def _for_kubernetes(file: Path) -> bool:

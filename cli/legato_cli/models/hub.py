@@ -1,31 +1,25 @@
 """Downloads models and adapters of the Hugging Face hub: one commit of a repository, verified, into a folder.
 
-The only module that uses `huggingface_hub`, which it imports only for downloads: processes that use a prepared model do
-not need the library.
+Modules import `huggingface_hub` only for downloads: processes that use a prepared model do not need the library.
 """
 
 import contextlib
 import fcntl
 import glob
-import importlib.util
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from legato_cli.models import shard_outline
+from legato_cli.models import gguf_names, hub_content, hub_files
+from legato_cli.models.gguf_names import NoChoice
 from legato_cli.models.hub_content import (
     HEADER,
-    MARKS,
+    LOCK,
     MODEL,
-    MODEL_HEADER,
-    OUTLINE,
     PREFIX,
     WEIGHTS,
     HubContent,
@@ -33,21 +27,12 @@ from legato_cli.models.hub_content import (
     HubSnapshot,
     HubUnreachable,
     mark_file,
-    marked,
 )
-from legato_cli.models.shard_outline import NotSafetensors
+from legato_cli.models.hub_errors import explained, require_library
+from legato_protocol.model_files import gguf_parts
 from legato_protocol.names import hub_folder
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
-MORE_TEMPLATES = (
-    "additional_chat_templates/*.jinja"  # the only files outside of the repository's top folder that are used
-)
-IGNORED = ("consolidated*",)  # another format of the same weights
 REPORT_SECONDS = 5.0
-_LOCK = ".legato-lock"
-_CONCURRENT_READS = 8
 Progress = Callable[[str], None]
 
 
@@ -57,70 +42,94 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
     The library reads the token from `HF_TOKEN`. Processes that start together download only once. SIGINT and SIGTERM
     end the process immediately. Raises HubRefuses, HubUnreachable.
     """
-    _require_library(snapshot)
+    store(snapshot, folder, content, partial(_fetch, snapshot, folder, content, progress))
+    progress(f"{snapshot} is in {content.path(folder)}")
+
+
+def store(snapshot: HubSnapshot, folder: Path, content: HubContent, fetch: Callable[[], None]) -> None:
+    """Completes `folder` by `fetch`, once for all processes, unless it is complete. Raises HubRefuses, HubUnreachable.
+
+    No other process writes to the folder meanwhile, and no folder with other files is written to.
+    """
+    require_library(snapshot)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(snapshot, folder)
-        with locked(folder / _LOCK):
+        with locked(folder / LOCK):
             _refuse_another(snapshot, folder)
             if not snapshot.complete(folder, content):
-                with _explained(snapshot), _ended_by_signals():
-                    _fetch(snapshot, folder, content.patterns, progress)
-                _require(snapshot, folder, content)
+                with explained(snapshot), _ended_by_signals():
+                    fetch()
                 mark_file(folder, content.mark).write_text(str(snapshot))
     except OSError as error:
         raise HubUnreachable(f"{snapshot}: cannot be stored in {folder}: {error}") from error
-    progress(f"{snapshot} is in {folder}")
 
 
-def outline(snapshot: HubSnapshot, folder: Path, progress: Progress) -> None:
-    """Downloads into the empty `folder` what the memory of a model follows from: its header, and shards whose weights
-    are holes of zeros. Scales and other tensors are real. Does nothing if it did so before.
-
-    Raises HubRefuses, HubUnreachable.
-    """
-    if snapshot.complete(folder, OUTLINE):
-        return
-    download(snapshot, folder, progress, MODEL_HEADER)
-    with _explained(snapshot), ThreadPoolExecutor(_CONCURRENT_READS) as threads:
+def choose(snapshot: HubSnapshot, choice: str) -> HubContent:
+    """Returns the content that a user asks for: the GGUF file with this name or tag or, without a choice, the model in
+    safetensors, else in a GGUF file. Raises HubRefuses, HubUnreachable."""
+    require_library(snapshot)
+    with explained(snapshot):
         from huggingface_hub import HfApi
 
-        api = HfApi()
-        sizes = _sizes(api, snapshot, WEIGHTS)
-        progress(f"reading headers and scales of {snapshot}: {len(sizes)} files")
-        try:
-            for name, size in sizes.items():
-                shard_outline.write(partial(_read_range, api, snapshot, name), folder / name, size, threads)
-        except NotSafetensors as error:
-            raise HubRefuses(str(error)) from None
-    _require(snapshot, folder, OUTLINE)
-    mark_file(folder, OUTLINE.mark).write_text(str(snapshot))
+        names = hub_files.sizes(HfApi(), snapshot)
+    if not choice and (any(map(MODEL.wants_weights, names)) or not gguf_names.models(names)):
+        return MODEL
+    try:
+        return hub_content.gguf(gguf_names.choose(names, choice))
+    except NoChoice as error:
+        raise HubRefuses(f"{snapshot}: {error}") from None
 
 
 def newest(repo: str) -> str:
     """Returns the current commit of the repository's main branch. Raises HubRefuses, HubUnreachable."""
     snapshot = HubSnapshot(repo, "0" * 40)  # checks the name
-    _require_library(repo)
-    with _explained(f"{PREFIX}{snapshot.repo}"):
+    require_library(repo)
+    with explained(f"{PREFIX}{snapshot.repo}"):
         from huggingface_hub import HfApi
 
         return str(HfApi().model_info(repo).sha)
 
 
-def cached(repo: str, cache: Path) -> Path | None:
-    """Returns the folder of the last complete download in our cache, or else in huggingface_hub's."""
+def cached(repo: str, cache: Path, choice: str = "") -> Path | None:
+    """Returns the model of the last complete download in our cache, or else in huggingface_hub's."""
     snapshots = [HubSnapshot(repo, folder.name) for folder in (cache / hub_folder(repo, "")).glob("[0-9a-f]" * 40)]
-    whole = [each.folder(cache) for each in snapshots if each.complete(each.folder(cache), MODEL)]
-    if whole:
-        return max(whole, key=lambda folder: mark_file(folder, MODEL.mark).stat().st_mtime)
+    models = [
+        (mark_file(folder, content.mark).stat().st_mtime, content.path(folder))
+        for folder, content in ((each.folder(cache), stored(each, cache, choice)) for each in snapshots)
+        if content is not None
+    ]
+    return max(models)[1] if models else _cached_by_library(repo, choice)
+
+
+def stored(snapshot: HubSnapshot, cache: Path, choice: str) -> HubContent | None:
+    """Returns the content in our cache that a user asks for, or None."""
+    folder = snapshot.folder(cache)
+    if not choice and snapshot.complete(folder, MODEL):
+        return MODEL
+    try:
+        return hub_content.gguf(gguf_names.choose(snapshot.gguf_files(folder), choice))
+    except NoChoice:
+        return None
+
+
+def _cached_by_library(repo: str, choice: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    patterns = [*HEADER, *WEIGHTS, f"*{gguf_parts.SUFFIX}"]
     try:
-        folder = Path(snapshot_download(repo, local_files_only=True, allow_patterns=list(HEADER + WEIGHTS)))
+        folder = Path(snapshot_download(repo, local_files_only=True, allow_patterns=patterns))
     except LocalEntryNotFoundError:
         return None
-    return folder if _is_whole(folder) else None
+    if not choice and _is_whole(folder):
+        return folder
+    names = [str(path.relative_to(folder)) for path in folder.rglob(f"*{gguf_parts.SUFFIX}")]
+    with contextlib.suppress(NoChoice):
+        file = gguf_names.choose(names, choice)
+        if set(gguf_parts.parts(file)) <= set(names):
+            return folder / file
+    return None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -136,14 +145,7 @@ def _is_whole(folder: Path) -> bool:
     )
 
 
-def _require_library(about: object) -> None:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise HubRefuses(
-            f"{about}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] install"
-        )
-
-
-def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progress: Progress) -> None:
+def _fetch(snapshot: HubSnapshot, folder: Path, content: HubContent, progress: Progress) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -151,7 +153,7 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
     api = HfApi()
     for left in folder.glob(".cache/huggingface/download/**/*.incomplete"):
         left.unlink()  # left by a killed process: no other one can use it
-    sizes = _sizes(api, snapshot, patterns)
+    sizes = hub_files.wanted(api, snapshot, content)
     progress(f"downloading {snapshot}: {len(sizes)} files, {_megabytes(sum(sizes.values()))}")
     with _reporting(folder, sum(sizes.values()), progress):
         api.snapshot_download(
@@ -167,38 +169,6 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
         (folder / name).unlink(missing_ok=True)
     if wrong:
         raise HubUnreachable(f"{snapshot}: these files are damaged or missing: {', '.join(sorted(wrong))}")
-
-
-def _read_range(api: "HfApi", snapshot: HubSnapshot, name: str, begin: int, end: int) -> bytes:
-    """Reads these bytes of a file. Raises HubUnreachable if the hub answers with another part."""
-    from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, not in __all__
-
-    url = hf_hub_url(snapshot.repo, name, revision=snapshot.commit, endpoint=api.endpoint)
-    headers = build_hf_headers() | {"range": f"bytes={begin}-{end - 1}"}
-    response = get_session().get(url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
-    hf_raise_for_status(response)
-    if len(response.content) != end - begin:
-        raise HubUnreachable(f"{snapshot}: {name}: the hub does not answer with the part that was requested")
-    return response.content
-
-
-def _sizes(api: "HfApi", snapshot: HubSnapshot, patterns: tuple[str, ...]) -> dict[str, int]:
-    """Returns the wanted files with their bytes."""
-    from huggingface_hub.hf_api import RepoFile
-
-    listed = api.list_repo_tree(snapshot.repo, revision=snapshot.commit, recursive=True)
-    files = {entry.path: entry.size for entry in listed if isinstance(entry, RepoFile)}
-    return {name: size for name, size in files.items() if _is_wanted(name, patterns)}
-
-
-def _is_wanted(name: str, patterns: tuple[str, ...]) -> bool:
-    is_in_place = "/" not in name or fnmatch(name, MORE_TEMPLATES)
-    return is_in_place and _any(name, patterns) and not _any(name, IGNORED)
-
-
-def _any(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 @contextlib.contextmanager
@@ -242,54 +212,16 @@ def _end(number: int, _: object) -> None:
     os._exit(128 + number)  # a shell's exit code for a signal
 
 
-@contextlib.contextmanager
-def _explained(snapshot: object) -> Iterator[None]:
-    """Maps the library's errors to this module's."""
-    import httpx2
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        raise HubRefuses(
-            f"{snapshot}: access is restricted (request it on the hub, and set HF_TOKEN to a token of that account)"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise HubRefuses(f"{snapshot}: no such repository, or none that HF_TOKEN may read") from error
-    except errors.RevisionNotFoundError as error:
-        raise HubRefuses(f"{snapshot}: the repository has no such commit") from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            raise HubRefuses(f"{snapshot}: the hub refuses HF_TOKEN ({status})") from error
-        raise HubUnreachable(f"{snapshot}: the hub answers {status}") from error
-    except (errors.EntryNotFoundError, ConnectionError, TimeoutError, httpx2.HTTPError) as error:
-        raise HubUnreachable(f"{snapshot}: cannot reach the hub: {_first_line(error)}") from error
-    except errors.HFValidationError as error:
-        raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
-    except (OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of this machine, neither of the library nor of its storage hf_xet
-        raise HubUnreachable(f"{snapshot}: the download failed: {_first_line(error)}") from error
-
-
-def _require(snapshot: HubSnapshot, folder: Path, content: HubContent) -> None:
-    for pattern in content.needed:
-        if not any(folder.glob(pattern)):
-            raise HubRefuses(f"{snapshot}: the repository has no {pattern}, which is needed")
-
-
 def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
     """Raises HubRefuses for a folder with other files."""
-    if not (folder / _LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
+    if not (folder / LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
         raise HubRefuses(f"{snapshot}: {folder} already has other files (choose another folder)")
 
 
 def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
-    for mark in MARKS:
-        present = marked(folder, mark)
-        if present not in ("", str(snapshot)):
-            raise HubRefuses(f"{snapshot}: {folder} already has {present} (choose another folder)")
+    """Raises HubRefuses for a folder with files of another snapshot."""
+    if others := hub_content.snapshots_in(folder) - {str(snapshot)}:
+        raise HubRefuses(f"{snapshot}: {folder} already has {min(others)} (choose another folder)")
 
 
 def _size(file: Path) -> int:
@@ -308,7 +240,3 @@ def locked(path: Path) -> Iterator[None]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 from legato_cli.errors import CannotRun
 from legato_cli.models import hub, hub_content
 from legato_cli.models.hub import Progress
-from legato_cli.models.hub_content import MODEL, MODEL_HEADER, HubContent, HubRefuses, HubSnapshot, HubUnreachable
+from legato_cli.models.hub_content import HEADER_SUFFIX, MODEL, MODEL_HEADER, HubRefuses
 from legato_protocol.names import ENV_CACHE, ENV_PREPARED
 
 PREFIX = "builtin:"
@@ -49,7 +48,7 @@ class Builtin:
     @property
     def header_file(self) -> str:
         """Name of the file with only the header."""
-        return f"{self.file}.header"
+        return f"{self.file}{HEADER_SUFFIX}"
 
     def matches(self, path: Path) -> bool:
         """Returns True if this is the whole, undamaged file. A file of another size is not read."""
@@ -94,11 +93,11 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
         ready = _prepared(builtin.file, environ)
         return ready if builtin.matches(ready) else prepare(builtin, cache_folder(environ), progress)
     if spec.startswith(hub_content.PREFIX):
-        return _downloaded(spec, environ, MODEL)
+        return _downloaded(spec, environ, header=False)
     path = Path(spec).expanduser()
     if not path.exists():
         raise ModelUnavailable(
-            f"model {spec!r}: no such file or folder; allowed are a path, hf:REPO@COMMIT or {_allowed()}"
+            f"model {spec!r}: no such file or folder; allowed are a path, hf:REPO[:FILE]@COMMIT or {_allowed()}"
         )
     return path.resolve()
 
@@ -111,82 +110,26 @@ def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = o
         if builtin.header_matches(ready):
             return ready
     if spec.startswith(hub_content.PREFIX):
-        return _downloaded(spec, environ, MODEL_HEADER)
-    return resolve(spec, progress, environ)
+        spec = str(_downloaded(spec, environ, header=True))
+    beginning = Path(f"{spec}{HEADER_SUFFIX}")
+    return beginning if beginning.is_file() and not Path(spec).exists() else resolve(spec, progress, environ)
 
 
-def download(repo: str, commit: str, into: Path | None, progress: Progress, content: HubContent = MODEL) -> Path:
-    """Downloads a repository of the Hugging Face hub to `into` or the cache, and returns the folder.
-
-    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
-    """
-    with _explained():
-        snapshot = HubSnapshot(repo, commit)
-        folder = into or snapshot.folder(cache_folder(os.environ))
-        hub.download(snapshot, folder, progress, content)
-    return folder
-
-
-def outline(repo: str, commit: str, scratch: Path, progress: Progress) -> Path:
-    """Returns the folder of a repository in the cache, or else `scratch`, with all that its memory follows from.
-
-    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
-    """
-    with _explained():
-        snapshot = HubSnapshot(repo, commit)
-        folder = snapshot.folder(cache_folder(os.environ))
-        if snapshot.complete(folder, MODEL):
-            return folder
-        hub.outline(snapshot, scratch, progress)
-    return scratch
-
-
-def is_downloaded(repo: str, commit: str, content: HubContent) -> bool:
-    """Returns True if the cache has this content of a repository. Raises ModelUnavailable for an invalid name."""
-    with _explained():
-        snapshot = HubSnapshot(repo, commit)
-        return snapshot.complete(snapshot.folder(cache_folder(os.environ)), content)
-
-
-def download_newest(repo: str, progress: Progress) -> Path:
-    """Returns a folder with the newest commit of a repository; while the hub is away, with the last one downloaded.
-
-    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
-    """
-    with _explained():
-        try:
-            commit = hub.newest(repo)
-        except HubUnreachable as error:
-            folder = hub.cached(repo, cache_folder(os.environ))
-            if folder is None:
-                raise
-            progress(f"{error}; serving the earlier download, {folder.name}")
-            return folder
-    return download(repo, commit, None, progress)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
+def _downloaded(spec: str, environ: Mapping[str, str], header: bool) -> Path:
     try:
-        yield
-    except HubRefuses as error:
-        raise ModelUnavailable(str(error)) from error
-    except (HubUnreachable, OSError) as error:
-        raise ModelAway(str(error)) from error
-
-
-def _downloaded(spec: str, environ: Mapping[str, str], content: HubContent) -> Path:
-    try:
-        snapshot = hub_content.parse(spec)
+        snapshot, file = hub_content.parse(spec)
     except HubRefuses as error:
         raise ModelUnavailable(f"model {spec!r}: {error}") from error
+    content = hub_content.gguf(file) if file else MODEL
+    part = content if not header else hub_content.gguf_header(file) if file else MODEL_HEADER
     folder = snapshot.folder(cache_folder(environ))
-    if not snapshot.complete(folder, content):
+    if not snapshot.complete(folder, part):
+        command = f"legato prepare --hugging-face {snapshot.repo} --revision {snapshot.commit}"
         raise ModelUnavailable(
             f"model {spec!r}: not in {folder}, or not all of it; bring it there by "
-            f"`legato prepare --hugging-face {snapshot.repo} --revision {snapshot.commit}`"
+            f"`{command}{f' --file {file}' if file else ''}`"
         )
-    return folder
+    return content.path(folder)
 
 
 def prepare_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:

@@ -26,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--model",
         kind=flags.text("MODEL"),
         default="builtin:smollm2-135m-instruct",
-        help="path, hf:REPO@COMMIT or builtin:NAME",
+        help="path, hf:REPO[:FILE]@COMMIT or builtin:NAME",
     )
     flags.repeated(
         parser,
@@ -56,6 +56,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flags.option(parser, "--revision", kind=flags.text("COMMIT"), help="commit of the repository, 40 hex digits")
     flags.option(
         parser,
+        "--file",
+        kind=flags.text("FILE"),
+        help="download only this GGUF file of the repository, of a split one all parts",
+    )
+    flags.option(
+        parser,
         "--adapter",
         kind=flags.text("NAME"),
         help="download the LoRA adapter that the repository holds, and no model; messages about it say this name",
@@ -66,21 +72,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
     from legato_cli.models import model
-    from legato_cli.models.hub_content import ADAPTER, MODEL, MODEL_HEADER
     from legato_protocol.process.parent import die_with_parent
 
     if (args.hugging_face is None) != (args.revision is None):
         return _refuse("--hugging-face and --revision must be given together")
-    if (args.into or args.adapter) and not args.hugging_face:
-        return _refuse("--into and --adapter are only allowed with --hugging-face")
-    if args.adapter and args.header_only:
-        return _refuse("--adapter and --header-only cannot be given together")
+    if (args.into or args.adapter or args.file) and not args.hugging_face:
+        return _refuse("--into, --adapter and --file are only allowed with --hugging-face")
+    if args.adapter and (args.header_only or args.file):
+        return _refuse(f"--adapter and {'--file' if args.file else '--header-only'} cannot be given together")
     try:
         if (parent := flags.parent(os.environ)) and not die_with_parent(parent):
             return 1  # `legato up` has ended
         if args.hugging_face:
-            content = ADAPTER if args.adapter else MODEL_HEADER if args.header_only else MODEL
-            model.download(args.hugging_face, args.revision, args.into, _say, content)
+            _download(args)
             return 0
         if args.header_only:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
@@ -92,6 +96,22 @@ def run(args: argparse.Namespace) -> int:
     except model.ModelUnavailable as error:
         _refuse(f"adapter {args.adapter}: {error}" if args.adapter else error)
         return 1 if isinstance(error, model.ModelAway) else 2
+
+
+def _download(args: argparse.Namespace) -> None:
+    """Raises ModelUnavailable."""
+    from legato_cli.models import hub_content, hub_model, model
+
+    try:
+        snapshot = hub_content.HubSnapshot(args.hugging_face, args.revision)
+        if args.file:
+            hub_content.check_file(args.file)
+    except hub_content.HubRefuses as error:
+        raise model.ModelUnavailable(str(error)) from None
+    content = hub_content.MODEL_HEADER if args.header_only else hub_content.MODEL
+    if args.file or args.adapter:
+        content = hub_content.ADAPTER if args.adapter else hub_content.gguf(args.file)
+    hub_model.download(snapshot, args.into, _say, content, args.header_only)
 
 
 def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quantizations: Sequence[str]) -> int:

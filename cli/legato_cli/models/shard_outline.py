@@ -14,7 +14,7 @@ ReadRange = Callable[[int, int], bytes]  # of the file, from the first byte to t
 
 
 class NotSafetensors(Exception):
-    """The file has another format. The text names the file."""
+    """The file has another format. The text says why."""
 
 
 def write(read: ReadRange, path: Path, size: int, threads: ThreadPoolExecutor) -> None:
@@ -24,7 +24,7 @@ def write(read: ReadRange, path: Path, size: int, threads: ThreadPoolExecutor) -
     try:
         spans = _spans_without_weights(json.loads(header))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise NotSafetensors(f"{path.name}: it does not begin with the header of a safetensors file") from None
+        raise NotSafetensors("it does not begin with the header of a safetensors file") from None
     with path.open("wb") as file:
         file.truncate(size)
         file.write((start - 8).to_bytes(8, "little") + header)

@@ -22,7 +22,11 @@ _STRING, _ARRAY = 8, 9
 
 
 class BadGguf(ValueError):
-    """The buffer is not a GGUF file of a supported version, or ends within its header."""
+    """The buffer does not begin with the header of a GGUF file of a supported version."""
+
+
+class TruncatedGguf(BadGguf):
+    """The buffer ends within its header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def parse(data: bytes | mmap) -> Header:
             metadata[key] = reader.value(reader.scalar("I"))
         return Header(metadata, _tensors(reader, tensor_count, metadata))
     except struct.error:
-        raise BadGguf(f"ends within its header: truncated at {len(data)} bytes") from None
+        raise TruncatedGguf(f"ends within its header: truncated at {len(data)} bytes") from None
     except RecursionError:
         raise BadGguf("arrays in its header are nested too deeply") from None
     except UnicodeDecodeError as error:

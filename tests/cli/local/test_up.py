@@ -59,16 +59,6 @@ def test_a_file_is_taken_by_its_path_from_here(gguf, tmp_path, monkeypatch, prin
     assert (made["metadata"]["name"], made["spec"]["model"]["servedName"]) == ("my-model-q4", "My_Model.Q4")
 
 
-def test_a_repository_is_served_from_where_it_was_downloaded(gguf, monkeypatch):
-    asked = []
-    monkeypatch.setattr(model.hub, "newest", lambda repo: "a" * 40)
-    monkeypatch.setattr(model, "download", lambda repo, commit, into, progress: asked.append((repo, commit)) or gguf)
-    for text in ("Owner/Tiny-1.5B", f"hf:Owner/Tiny-1.5B@{'b' * 40}"):
-        made = model_manifest.of(text, lambda text: None)
-        assert (made["metadata"]["name"], made["spec"]["model"]["source"]) == ("tiny-1-5b", {"path": str(gguf)})
-    assert asked == [("Owner/Tiny-1.5B", "a" * 40), ("Owner/Tiny-1.5B", "b" * 40)]
-
-
 @pytest.mark.parametrize(
     ("name", "service", "served"),
     [

@@ -12,7 +12,7 @@ from local_services import BUILTIN, manifest
 from legato_cli.checklist import items
 from legato_cli.machine import doctor, fit, gpus, kernels
 from legato_cli.machine.gpus import Facts, Gpu
-from legato_cli.models import hub, model
+from legato_cli.models import hub_outline, model
 from legato_cli.models.hub_content import HubUnreachable
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice
@@ -326,7 +326,7 @@ def test_a_manifest_whose_model_cannot_be_read_here_is_not_judged(judged, monkey
     def unreachable(*_):
         raise HubUnreachable("no network")
 
-    monkeypatch.setattr(hub, "outline", unreachable)
+    monkeypatch.setattr(hub_outline, "outline", unreachable)
     code, out = judged(manifest(model={"source": {"pvc": {"claim": "models"}}}))
     assert (code, out.count("not judged on this machine: spec.model.source.pvc")) == (0, 2)
     code, out = judged(manifest(model={"source": HUB}))

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import signal
@@ -10,32 +9,23 @@ import subprocess
 import sys
 import time
 
-import fake_hub
 import huggingface_hub
 import local_services
 import pytest
 import quantized_folders
+import tiny_files
 import yaml
 from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS
 
-from legato_cli.machine import doctor
-from legato_cli.models import hub, hub_content, model
+from legato_cli.models import hub, hub_content, hub_model, model
+from legato_cli.models.hub_content import HubSnapshot
+from legato_cli.models.hub_model import HubName
 from legato_protocol import names
 
 SPEC = f"hf:{REPO}@{COMMIT}"
 LEGATO = (sys.executable, "-m", "legato_cli.main")
 PREPARE = ("prepare", "--hugging-face", REPO, "--revision", COMMIT)
 ADAPTER = {"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": WEIGHTS}
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    """The library reads HF_ENDPOINT when it is imported, so in this process it is given the address."""
-    with fake_hub.serving() as served:
-        for name, value in served.environ(tmp_path).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(huggingface_hub, "HfApi", functools.partial(huggingface_hub.HfApi, endpoint=served.url))
-        yield served
 
 
 @pytest.fixture
@@ -50,7 +40,7 @@ def prepare(server, legato):
 
 @pytest.fixture
 def folder(tmp_path):
-    return hub_content.parse(SPEC).folder(tmp_path)
+    return HubSnapshot(REPO, COMMIT).folder(tmp_path)
 
 
 def resolve(cache, find=model.resolve, spec=SPEC):
@@ -82,20 +72,6 @@ def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, folder
         resolve(tmp_path)
     assert prepare().code == 0
     assert resolve(tmp_path) == folder
-
-
-@pytest.fixture
-def judge(server, tmp_path, monkeypatch, legato):
-    """Judges the memory of a manifest whose model has this source: exit code and output."""
-    monkeypatch.setattr(doctor, "SECTIONS", ())
-    pool, file = {"resources": {"limits": {"memory": "4Gi"}}}, tmp_path / "manifest.yaml"
-
-    def judge(source):
-        file.write_text(yaml.safe_dump(local_services.manifest(model={"source": source}, prefill=pool, decode=pool)))
-        code, out, _ = legato("doctor", "-f", file)
-        return code, out.partition("Deployment")[0]
-
-    return judge
 
 
 OF_HUB = {"huggingFace": {"repo": REPO, "revision": COMMIT}}
@@ -158,7 +134,7 @@ def test_every_failure_says_what_was_asked_for(error, reason, tmp_path, monkeypa
 
     monkeypatch.setattr(hub, "_fetch", fetch)
     with pytest.raises(hub_content.HubUnreachable) as raised:
-        hub.download(hub_content.parse(SPEC), tmp_path, lambda _line: None)
+        hub.download(HubSnapshot(REPO, COMMIT), tmp_path, lambda _line: None)
     assert str(raised.value) == f"{SPEC}: {reason.replace('FOLDER', str(tmp_path))}"
 
 
@@ -219,13 +195,21 @@ def test_anything_but_a_commit_of_a_repository_is_refused(repo, commit, tmp_path
         resolve(tmp_path, spec=f"hf:{repo}@{commit}")
 
 
-def test_the_newest_commit_of_a_repository_is_served(server, legato):
+def test_the_newest_commit_of_a_repository_is_served_once_it_is_known_to_be_a_model(server, legato, folder, tmp_path):
     """`legato up OWNER/NAME` takes it, and the download is of exactly that commit."""
     code, _, err = legato("up", REPO, "--print")
-    assert f"GET /api/models/{REPO}" in server.asked
-    assert f"legato: {SPEC} is in " in err
-    assert code == 2  # the file that this hub serves is not a model
-    assert err.splitlines()[-1].startswith(f"legato up: model '{REPO}': ")
+    assert (code, "model.safetensors: it does not begin with the header of a safetensors file" in err) == (2, True)
+    assert server.sent < len(WEIGHTS) / 2
+    tiny_files.write_folder(tmp_path / "m")
+    server.files |= {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()}
+    code, out, err = legato("up", REPO, "--print")
+    assert (code, f"legato: {SPEC} is in {folder}" in err) == (0, True)
+    made = yaml.safe_load(out)
+    assert (made["metadata"]["name"], made["spec"]["model"]["source"]) == ("tiny-model", {"path": str(folder)})
+
+
+def newest(said):
+    return hub_model.fetch(HubName(REPO), said.append, lambda _path: None)
 
 
 def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, folder, tmp_path, monkeypatch):
@@ -236,7 +220,7 @@ def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, fold
     snapshot = theirs / "snapshots" / ("f" * 40)
     monkeypatch.setattr(server, "refusal", (503, ""))
     with pytest.raises(model.ModelAway, match="the hub answers 503"):
-        model.download_newest(REPO, said.append)
+        newest(said)
     for name in ("config.json", "tokenizer.json", "model-1-of-2.safetensors"):
         snapshot.mkdir(parents=True, exist_ok=True)
         (snapshot / name).write_bytes(server.files.get(name, WEIGHTS))
@@ -245,17 +229,17 @@ def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, fold
     shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     with pytest.raises(model.ModelAway, match="the hub answers 503"):
-        model.download_newest(REPO, said.append)
+        newest(said)
     (snapshot / "model-2-of-2.safetensors").write_bytes(WEIGHTS)
-    assert model.download_newest(REPO, said.append) == snapshot
+    assert newest(said) == snapshot
     server.refusal = None
     assert prepare().code == 0
     server.refusal = (503, "")
-    assert model.download_newest(REPO, said.append) == folder
+    assert newest(said) == folder
     assert said[-1] == f"hf:{REPO}: the hub answers 503; serving the earlier download, {COMMIT}"
     server.refusal = (403, "")
     with pytest.raises(model.ModelUnavailable, match="refuses HF_TOKEN"):
-        model.download_newest(REPO, said.append)
+        newest(said)
 
 
 def test_an_adapter_is_downloaded_with_its_two_files(server, prepare, folder, tmp_path):

@@ -46,8 +46,11 @@ REPOSITORY = "--hugging-face owner/name --revision " + "0" * 40
     ("flags", "said"),
     [
         ("--hugging-face owner/name", "--hugging-face and --revision must be given together"),
-        ("--into folder", "--into and --adapter are only allowed with --hugging-face"),
-        ("--adapter sql", "--into and --adapter are only allowed with --hugging-face"),
+        *(
+            (flag, "--into, --adapter and --file are only allowed with --hugging-face")
+            for flag in ("--into folder", "--adapter sql", "--file m.gguf")
+        ),
+        (f"{REPOSITORY} --adapter sql --file m.gguf", "--adapter and --file cannot be given together"),
         (f"{REPOSITORY} --adapter sql --header-only", "--adapter and --header-only cannot be given together"),
     ],
 )

@@ -91,6 +91,15 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
                 assert {"name": "cache", "mountPath": "/cache"} in each["volumeMounts"]
 
 
+def test_one_gguf_file_of_a_repository_is_downloaded_and_gateways_get_its_header(build):
+    file = "Q4_K_M/m-00001-of-00002.gguf"
+    item = _with_source(build, huggingFace={"repo": "owner/name", "revision": REVISION, "file": file})
+    for template, header in (_worker(item), []), (gateway.template(_service(item), PLACEMENT), ["--header-only"]):
+        assert _flag(_main(template), "--model") == f"/cache/hub/owner--name/{REVISION}/{file}"
+        arguments = ["prepare", "--hugging-face", "owner/name", "--revision", REVISION, "--file", file, *header]
+        assert [each["args"] for each in template["spec"]["initContainers"]] == [arguments]
+
+
 @pytest.mark.parametrize(
     ("spec", "told"),
     [

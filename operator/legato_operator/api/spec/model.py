@@ -9,6 +9,8 @@ from legato_operator.api.spec.compute_resources import Resources
 from legato_operator.api.spec.manifest_part import ManifestPart, ObjectName
 from legato_operator.api.spec.scalars import MaxLength, ServedName
 
+_GGUF_FILE = r"^[A-Za-z0-9_][-A-Za-z0-9_.+=]*(/[A-Za-z0-9_][-A-Za-z0-9_.+=]*)*\.gguf$"
+
 
 class HubRepository(ManifestPart):
     """A repository on the Hugging Face hub."""
@@ -24,6 +26,8 @@ class HubRepository(ManifestPart):
 class HuggingFace(HubRepository):
     """A repository on the Hugging Face hub, with settings of its download."""
 
+    file: Annotated[str, Field(pattern=_GGUF_FILE, max_length=400)] | None = None
+    """A GGUF file of the repository, which is downloaded instead of safetensors; of a split one, the first part."""
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
     """A directory on every node, writable by the pods' user, that keeps downloads for later pods of the node."""
     resources: Resources = Resources()

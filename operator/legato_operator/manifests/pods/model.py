@@ -54,7 +54,7 @@ def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
         return Delivery(common.model_argument(service))
     if source.hugging_face:
         hub = source.hugging_face
-        made = Delivery(cached(hub), download=hub)
+        made = Delivery(posixpath.join(cached(hub), hub.file) if hub.file else cached(hub), download=hub)
         # The folder must exist: one that the kubelet creates belongs to root and is not writable for others.
         kept = {"hostPath": {"path": hub.node_cache, "type": "Directory"}}
         return replace(made, cache=kept) if hub.node_cache else made
@@ -75,7 +75,8 @@ def cached(repository: HubRepository) -> str:
 
 def download(repository: HuggingFace, gateway: bool) -> Download:
     """Returns the container that downloads the model, for gateways without the weights."""
-    arguments = [*download_arguments(repository), *(["--header-only"] if gateway else [])]
+    file = ["--file", repository.file] if repository.file else []
+    arguments = [*download_arguments(repository), *file, *(["--header-only"] if gateway else [])]
     resources = common.merged_resources(repository.resources) if repository.resources.given else {}
     return Download(DOWNLOAD, arguments, download_variables(repository), resources)
 
