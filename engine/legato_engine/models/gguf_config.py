@@ -16,9 +16,9 @@ _WINDOW_PATTERNS = {"gemma3": 6, "gpt-oss": 2}  # llama.cpp's defaults
 
 
 def read(
-    metadata: Mapping[str, Any], tensors: frozenset[str], factors: tuple[float, ...] | None, source: str
+    metadata: Mapping[str, Any], tensors: frozenset[str], factors: Mapping[str, tuple[float, ...]], source: str
 ) -> ModelConfig:
-    """The config in the metadata and tensor names of a GGUF file; `factors` is its `rope_freqs.weight`, if any.
+    """The config in the metadata and tensor names of a GGUF file; `factors` are its tensors in `rope.GGUF_FACTORS`.
 
     Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
     name = metadata.get("general.architecture")
@@ -32,7 +32,7 @@ def read(
     hidden, heads = size(raw, "embedding_length", source), size(raw, "attention.head_count", source)
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
     rotated = size(raw, "rope.dimension_count", source, head_dim)
-    _refuse_unsupported(raw, name, head_dim, rotated, source)
+    _refuse_unsupported(raw, name, tensors, head_dim, rotated, source)
     layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
     gemma, window = name == "gemma3", "attention.sliding_window"
     # llama.cpp reads no window for other architectures; 0 is none.
@@ -52,7 +52,7 @@ def read(
             vocab_size=size(raw, "vocab_size", source, vocab),
             max_length=size(raw, "context_length", source),
             rope_theta=number(raw, "rope.freq_base", source, 10000.0),
-            rope_scaling=rope.from_gguf(raw, name, factors, head_dim, source),
+            rope_scaling=rope.from_gguf(raw, name, factors, rotated, source),
             rms_norm_eps=number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
             sliding_window=windows,
@@ -78,14 +78,16 @@ def _pattern(raw: Mapping[str, Any], name: str) -> object:
     return default and raw.get("attention.sliding_window_pattern", default)
 
 
-def _refuse_unsupported(raw: Mapping[str, Any], name: str, head_dim: int, rotated: int, source: str) -> None:
+def _refuse_unsupported(
+    raw: Mapping[str, Any], name: str, tensors: frozenset[str], head_dim: int, rotated: int, source: str
+) -> None:
     """Raises UnsupportedModel for values that llama.cpp computes with and Legato does not."""
     if rotated != head_dim and name != "phi3":
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
     if raw.get("attention.value_length", head_dim) != head_dim:
         lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
         raise UnsupportedModel(f"{source}: {lengths} is not supported")
-    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
+    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0 and tensors.isdisjoint(rope.GGUF_LONGROPE):
         raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
     if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
         raise UnsupportedModel(

@@ -14,6 +14,9 @@ SCALINGS = {  # supported types in a config.json, and the numbers that each requ
     "longrope": ("original_max_position_embeddings",),
 }
 _PHI = "Phi3ForCausalLM"
+_BY_FREQUENCY, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+GGUF_LONGROPE = (_LONG, _SHORT)  # tensors of a GGUF file of Phi-3 or 4
+GGUF_FACTORS = (_BY_FREQUENCY, *GGUF_LONGROPE)
 
 
 class Rope(NamedTuple):
@@ -121,22 +124,40 @@ def _longrope(given: Mapping[str, Any], length: int, source: str) -> dict[str, A
 
 
 def from_gguf(
-    raw: Mapping[str, Any], name: str, factors: tuple[float, ...] | None, head_dim: int, source: str
+    raw: Mapping[str, Any], name: str, factors: Mapping[str, tuple[float, ...]], rotated: int, source: str
 ) -> dict[str, Any] | None:
-    """The scaling as llama.cpp interprets it: a factor without a type is linear; `factors` multiply it. `name` is
-    llama.cpp's architecture: YaRN is read for gpt-oss."""
+    """The scaling as llama.cpp interprets it: a factor without a type is linear; factors by frequency multiply it.
+
+    `name` is llama.cpp's architecture: YaRN is read for gpt-oss. `factors` are the file's tensors in GGUF_FACTORS, one
+    number for each pair of the `rotated` numbers of a head. Raises UnsupportedModel or CorruptModel."""
+    for tensor, values in factors.items():
+        if len(values) != rotated // 2 or not all(0 < one < inf for one in values):
+            raise CorruptModel(f"{source}: {tensor} is {values}; {rotated // 2} numbers above 0 are needed")
+    if not factors.keys().isdisjoint(GGUF_LONGROPE):
+        return _longrope_of_gguf(raw, factors, source)
     given = {"factor": raw.get("rope.scaling.factor", raw.get("rope.scale_linear"))}
     kind = raw.get("rope.scaling.type", "none" if given["factor"] is None else "linear")
-    if kind == "yarn" and name == "gpt-oss" and factors is None:
+    if kind == "yarn" and name == "gpt-oss" and not factors:
         return _yarn_of_gguf(raw, source)
     if kind not in ("none", "linear"):
-        raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
+        supported = ", ".join(("none", "linear", *GGUF_FACTORS))
+        raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: {supported}")
     factor = number(given, "factor", f"{source}: rope.scaling") if kind == "linear" else 1.0
-    if factors is not None:
-        if len(factors) != head_dim // 2 or not all(0 < one < inf for one in factors):
-            raise CorruptModel(f"{source}: rope_freqs.weight is {factors}; {head_dim // 2} numbers above 0 are needed")
-        return {"rope_type": "factors", "factors": tuple(factor * one for one in factors)}
+    if _BY_FREQUENCY in factors:
+        return {"rope_type": "factors", "factors": tuple(factor * one for one in factors[_BY_FREQUENCY])}
     return None if kind == "none" else {"rope_type": "linear", "factor": factor}
+
+
+def _longrope_of_gguf(raw: Mapping[str, Any], factors: Mapping[str, tuple[float, ...]], source: str) -> dict[str, Any]:
+    if missing := {*GGUF_LONGROPE} - factors.keys():
+        raise CorruptModel(f"{source}: tensor {min(missing)} is missing")
+    return {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": number(raw, "rope.scaling.original_context_length", source),
+        "short_factor": factors[_SHORT],
+        "long_factor": factors[_LONG],
+        "attention_factor": number(raw, "rope.scaling.attn_factor", source, 1.0),
+    }
 
 
 def _yarn_of_gguf(raw: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def read(path: Path) -> ModelConfig:
     if path.suffix == ".safetensors":
         raise UnsupportedFormat(f"{path}: give the folder that holds this file and its {CONFIG}")
     header = _header(path)
-    return gguf_config.read(header.metadata, frozenset(header.tensors), None, str(path))
+    return gguf_config.read(header.metadata, frozenset(header.tensors), {}, str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:

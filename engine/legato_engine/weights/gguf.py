@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
-from legato_engine.models import gguf_config
+from legato_engine.models import gguf_config, rope
 from legato_engine.weights import gguf_blocks, gguf_parts, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
@@ -28,7 +28,6 @@ from legato_protocol.model_files.gguf_header import TensorInfo
 Type = GGMLQuantizationType
 _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
 TYPES = (*_FLOATS, *gguf_blocks.KINDS)
-_ROPE_FACTORS = "rope_freqs.weight"
 _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
 _PARTS = 32  # per task of a thread
 
@@ -50,14 +49,15 @@ class GgufFile(Checkpoint):
         types = dict.fromkeys(Type(info.type).name for info in tensors.values() if info.type in gguf_blocks.KINDS)
         self.quantization = f"GGUF {', '.join(types)}"
         self._spans = {part.path: tuple(_span(info) for info in part.header.tensors.values()) for part in parts}
-        factors = tensors.pop(_ROPE_FACTORS, None)
         metadata = parts[0].header.metadata
         architecture = str(metadata.get("general.architecture"))
+        names = rope.GGUF_FACTORS if architecture == "phi3" else rope.GGUF_FACTORS[:1]
+        factors = {name: tensors.pop(name) for name in names if name in tensors}
         self._tensors = gguf_tensors.by_name(tensors, architecture)
         self.config = gguf_config.read(
             metadata,
-            frozenset(tensors),
-            tuple(self._floats(factors).tolist()) if factors else None,
+            frozenset((*tensors, *factors)),
+            {name: tuple(self._floats(info).tolist()) for name, info in factors.items()},
             str(path),
         )
 
@@ -179,7 +179,7 @@ def _check(part: GgufPart, info: TensorInfo) -> None:
     if info.type not in TYPES:
         kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
         raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
-    if info.name == _ROPE_FACTORS and Type(info.type) not in _FLOATS:
+    if info.name in rope.GGUF_FACTORS and Type(info.type) not in _FLOATS:
         raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
     group = GGML_QUANT_SIZES[Type(info.type)][0]
     if 0 in info.shape or not info.shape or info.shape[-1] % group:

@@ -91,7 +91,8 @@ FACTORS = (1.0, 2.0, 4.0, 8.0)
 
 def gguf_scaling(factors: tuple[float, ...] | None, **given: object) -> object:
     metadata = LLAMA_GGUF | {f"llama.rope.{key}": value for key, value in given.items()}
-    return gguf_config.read(metadata, frozenset(), factors, "here").rope_scaling
+    tensors = {} if factors is None else {"rope_freqs.weight": factors}
+    return gguf_config.read(metadata, frozenset(tensors), tensors, "here").rope_scaling
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,27 @@ def test_yarn_that_is_not_computed_is_refused_for_gpt_oss(given: dict[str, objec
     metadata |= {key.replace("llama.", "gpt-oss."): value for key, value in LLAMA_GGUF.items() if "general" not in key}
     metadata |= {f"gpt-oss.rope.scaling.{key}": value for key, value in scaling.items()}
     with pytest.raises(ModelError, match=re.escape(message)):
-        gguf_config.read(metadata, frozenset(), None, "here")
+        gguf_config.read(metadata, frozenset(), {}, "here")
+
+
+PHI3_GGUF = {key.replace("llama.", "phi3."): value for key, value in LLAMA_GGUF.items()} | {
+    "general.architecture": "phi3", "phi3.rope.dimension_count": 6, "phi3.rope.scaling.attn_factor": 1.25,
+    "phi3.rope.scaling.original_context_length": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "message"),
+    [
+        ((), UnsupportedModel, r"attn_factor 1\.25 is not supported"),
+        (("rope_factors_long.weight",), CorruptModel, r"rope_factors_short\.weight is missing"),
+    ],
+)
+def test_a_gguf_of_phi_3_without_all_factors_is_refused(
+    names: tuple[str, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        gguf_config.read(PHI3_GGUF, frozenset(names), dict.fromkeys(names, FACTORS[:3]), "here")
 
 
 GEMMA3_GGUF = {key.replace("llama.", "gemma3."): value for key, value in LLAMA_GGUF.items()} | {
@@ -159,11 +180,11 @@ GEMMA3_GGUF = {key.replace("llama.", "gemma3."): value for key, value in LLAMA_G
 def test_a_gguf_of_gemma_3_is_completed_as_llama_cpp_does(layers: int, scale: float) -> None:
     """27B, known by its layers, scales by the hidden size of a head. Softcapping, of Gemma 2, is refused."""
     given = GEMMA3_GGUF | {"gemma3.block_count": layers}
-    config = gguf_config.read(given, frozenset(), None, "here")
+    config = gguf_config.read(given, frozenset(), {}, "here")
     assert (config.attention_scale, config.local_rope_theta, config.embedding_multiplier) == (scale, 10000.0, 4.0)
     assert config.full_attention == tuple(range(5, layers, 6))
     with pytest.raises(UnsupportedModel, match="final_logit_softcapping"):
-        gguf_config.read(given | {"gemma3.final_logit_softcapping": 30.0}, frozenset(), None, "here")
+        gguf_config.read(given | {"gemma3.final_logit_softcapping": 30.0}, frozenset(), {}, "here")
 
 
 def test_mistral_has_its_own_defaults(tmp_path: Path) -> None:

@@ -301,6 +301,22 @@ def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
         assert torch.equal(checkpoint.tensor(each), weights.tensor(each) + offset)
 
 
+def test_a_gguf_of_phi_4_mini_has_factors_for_long_and_for_short_sequences(tmp_path: Path) -> None:
+    config = from_huggingface(CONFIGS["phi 4 mini"], "here")
+    expected = config.rope_scaling
+    assert expected is not None
+    tensors = converted(RandomCheckpoint(config), "phi3", lambda name: Type.F32)
+    for kind in ("long", "short"):
+        tensors[f"rope_factors_{kind}.weight"] = np.array(expected[f"{kind}_factor"], np.float32), Type.F32
+    scaling = {"rope_scaling_attn_factors": expected["attention_factor"], "rope_scaling_orig_ctx_len": 1024}
+    path = write_converted(tmp_path / "it.gguf", tensors, config, "phi3", rope_dimension_count=24, **scaling)
+    actual = open_weights(path).config.rope_scaling
+    assert actual is not None
+    assert actual.keys() == expected.keys()
+    for key in expected.keys() - {"rope_type"}:
+        assert actual[key] == pytest.approx(expected[key]), key
+
+
 def test_a_gguf_of_gpt_oss_in_mxfp4_is_its_folder(tmp_path: Path) -> None:
     folders.write_gpt_oss(tmp_path / "folder")
     folder = open_weights(tmp_path / "folder")
