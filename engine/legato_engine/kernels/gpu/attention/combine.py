@@ -64,6 +64,6 @@ def combine_parts(
 
     token, head = (start + lane // GROUP).to(tl.int64), kv_head * GROUP + lane % GROUP
     if sinks is not None:
-        total += tl.math.exp2(tl.load(sinks + head) * _LOG2_E - largest)
+        total += tl.math.exp2(tl.load(sinks + head, mask=used, other=float("-inf")) * _LOG2_E - largest)
     target = out + (token * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
     tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=used[:, None] & (dim < DIM)[None, :])

@@ -197,7 +197,8 @@ def attend_items(
         sums *= tl.load(kv_scales + tl.num_programs(0) + kv_head)
     if slot < 0:
         if sinks is not None:  # the sum of a split row includes them once, when its parts are joined
-            total += tl.math.exp2(tl.load(sinks + head) * _LOG2_E - largest)
+            sink = tl.load(sinks + head, mask=lane < tokens * GROUP, other=float("-inf"))
+            total += tl.math.exp2(sink * _LOG2_E - largest)
         target = out + (at * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
         tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:
