@@ -18,7 +18,7 @@ import processes
 from processes import COMPLETIONS, completion, cpu
 
 from legato_gateway.testing.fake_engine import Fabric
-from legato_gateway.testing.fake_worker import FakeWorker
+from legato_gateway.testing.fake_worker import FakeWorker, FakeWorkerOptions
 
 MANY = 10_000  # sequences
 
@@ -53,10 +53,10 @@ def main() -> None:
 async def _workers(args: argparse.Namespace) -> None:
     """Runs all workers. Each line read is a stage of the script: `spread`, `full`, `drain`, `room`."""
     digest, fabric = processes.digest_of(args.model), Fabric()
-    times = {"pace": args.pace, "heartbeat": args.heartbeat}
-    options = {"fabric": fabric, "token": processes.TOKEN, "tokens": processes.word, "model": digest, **times}
-    workers = [FakeWorker(f"u{i}", credits=0 if i else MANY, **options) for i in range(args.workers)]
-    first, others = workers[0], workers[1:]
+    options = FakeWorkerOptions(processes.TOKEN, args.pace, args.heartbeat, MANY, processes.word, digest)
+    first, *others = workers = [FakeWorker(f"u{i}", fabric=fabric, options=options) for i in range(args.workers)]
+    for worker in others:
+        worker.credits = 0
     async with contextlib.AsyncExitStack() as stack:
         for worker in workers:
             await stack.enter_async_context(worker)

@@ -20,7 +20,7 @@ import psutil
 
 from legato_cli.models.model import resolve
 from legato_gateway.testing.fake_engine import token_at
-from legato_gateway.testing.fake_worker import FakeWorker
+from legato_gateway.testing.fake_worker import FakeWorker, FakeWorkerOptions
 from legato_protocol import names
 from legato_protocol.model_files import model_digest
 
@@ -42,7 +42,8 @@ def main() -> None:
 
 async def _work(model: str, pace: float) -> None:
     digest = digest_of(model)
-    async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=word, model=digest) as worker:
+    options = FakeWorkerOptions(TOKEN, pace, heartbeat=0.25, tokens=word, model=digest)
+    async with FakeWorker("u0", options=options) as worker:
         print(worker.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

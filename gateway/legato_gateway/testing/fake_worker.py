@@ -6,7 +6,9 @@
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -36,9 +38,24 @@ from legato_protocol.wire.stream import (
     ToWorker,
 )
 
+KV_REVISION: Final = "fake-1"
+NUM_BLOCKS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FakeWorkerOptions:
+    """`token` is required of gateways. `pace` is seconds per step, `heartbeat` seconds between Loads."""
+
+    token: str = ""
+    pace: float = 0.001
+    heartbeat: float = 0.05
+    credits: int = 10_000
+    tokens: TokenAt = token_at
+    model: str = "fake"
+
 
 class FakeWorker:
-    """One worker. `pace` is seconds per step, `heartbeat` seconds between Loads."""
+    """One worker. Workers of one `fabric` hand sequences off to each other."""
 
     def __init__(
         self,
@@ -46,30 +63,17 @@ class FakeWorker:
         role: Role = "unified",
         *,
         fabric: Fabric | None = None,
-        token: str = "",
-        pace: float = 0.001,
-        heartbeat: float = 0.05,
-        kv_revision: str = "fake-1",
-        num_blocks: int = 10_000,
-        credits: int = 10_000,
-        slots: int = 0,
-        tokens: TokenAt = token_at,
-        model: str = "fake",
+        options: FakeWorkerOptions | None = None,
     ) -> None:
         self.name = name
         self.role = role
         self.received: list[ToWorker] = []  # every frame, in order
-        self.pace = pace
         self._fabric = fabric or Fabric()
-        self.token = token  # required of gateways
-        self._heartbeat = heartbeat
-        self._kv_revision = kv_revision
-        self._num_blocks = num_blocks
-        self.credits = credits
-        self._slots = slots
+        self._options = options = options or FakeWorkerOptions()
+        self.token = options.token
+        self.credits = options.credits
+        self.model = options.model
         self.full = False  # it reports no room
-        self._tokens = tokens
-        self._model = model
         self._server: Server | None = None
         self._port = 0
         self._gateways: list[ServerConnection] = []
@@ -84,7 +88,7 @@ class FakeWorker:
         self.engine = self._fresh_engine()
 
     def _fresh_engine(self) -> FakeEngine:
-        return FakeEngine(self.name, secrets.token_hex(8), self._fabric, self._tokens)
+        return FakeEngine(self.name, secrets.token_hex(8), self._fabric, self._options.tokens)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -256,33 +260,33 @@ class FakeWorker:
             worker=self.name,
             epoch=self.engine.epoch,
             role=self.role,
-            kv_revision=self._kv_revision,
+            kv_revision=KV_REVISION,
             weights="fake",
             layout="fake",
             block_size=16,
-            num_blocks=self._num_blocks,
+            num_blocks=NUM_BLOCKS,
             max_length=1 << 20,
             address=self.name.encode(),
             transport="memory",
-            model=self._model,
+            model=self.model,
             params=("prompt_logprobs",),
         )
 
     def _load(self) -> Load:
         jobs = self.engine.jobs.values()
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
-        used = self._num_blocks if self.full else min(len(jobs), self._num_blocks)
+        used = NUM_BLOCKS if self.full else min(len(jobs), NUM_BLOCKS)
         return Load(
             queue_tokens=queued,
             waiting=sum(job.stage == "queued" for job in jobs),
             running=sum(job.stage != "queued" for job in jobs),
-            free_blocks=self._num_blocks - used,
+            free_blocks=NUM_BLOCKS - used,
             cached_blocks=0,
             used_blocks=used,
             quarantined_blocks=0,
             draining=self.engine.draining,
             credits=max(0, self.credits - len(jobs)),
-            slots=self._slots,
+            slots=0,
         )
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -297,7 +301,7 @@ class FakeWorker:
                 continue
             await self._step()
             await self._notify()
-            await asyncio.sleep(self.pace)
+            await asyncio.sleep(self._options.pace)
 
     async def _step(self) -> None:
         items: dict[ServerConnection, list[TokenItem]] = {}
@@ -313,7 +317,7 @@ class FakeWorker:
 
     async def _store(self) -> None:
         """Sends events for the blocks of prompts that were computed here."""
-        root = block_hash.root(self._kv_revision)
+        root = block_hash.root(KV_REVISION)
         while self.engine.prompts:
             hashes = block_hash.chain(self.engine.prompts.popleft(), 16, root)
             fresh = [block for block in hashes if block not in self._stored]
@@ -327,7 +331,7 @@ class FakeWorker:
         while True:
             await self._awake.wait()
             await self.say(self._load())
-            await asyncio.sleep(self._heartbeat)
+            await asyncio.sleep(self._options.heartbeat)
 
     async def _send(self, connections: list[ServerConnection], frame: bytes) -> None:
         for connection in list(connections):

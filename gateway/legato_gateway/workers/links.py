@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from legato_gateway.discovery.addresses import Discovery, WorkerAddress
+from legato_gateway.workers.connecting import Connector
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.silence import StreamLimits
 from legato_gateway.workers.stream_listener import StreamListener
@@ -26,16 +28,9 @@ def opener(
 
     def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
         secured = address.tls or strict
-        return WorkerStream(
-            address.worker,
-            address.address,
-            listener,
-            gateway=gateway,
-            tokens=tokens,
-            limits=limits,
-            secured=secured,
-            tls=tls if secured else None,
-        )
+        refused = partial(listener.refused, address.worker)
+        connector = Connector(address.address, tokens, limits.open_timeout, refused, secured, tls if secured else None)
+        return WorkerStream(address, connector, listener, gateway, limits)
 
     return open_stream
 

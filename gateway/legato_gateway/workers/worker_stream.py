@@ -6,19 +6,17 @@ Frames are decoded here once and passed to a `StreamListener`, which interprets 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
+from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.timers import Backoff
 from legato_gateway.workers.connecting import Connector, reason
 from legato_gateway.workers.silence import Silence, StreamLimits
 from legato_gateway.workers.stream_listener import StreamListener
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.security.followed_tokens import ServiceTokens
-from legato_protocol.security.tls_files import InternalTLS
 from legato_protocol.wire import kv_events, stream
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.messages import BadFrame, UnknownKind
@@ -33,26 +31,16 @@ class WorkerStream:
     """The stream and events of one worker, kept open until `close`."""
 
     def __init__(
-        self,
-        worker: str,
-        address: str,
-        listener: StreamListener,
-        *,
-        gateway: str,
-        tokens: ServiceTokens,
-        limits: StreamLimits | None = None,
-        secured: bool = False,
-        tls: InternalTLS | None = None,
+        self, worker: WorkerAddress, connector: Connector, listener: StreamListener, gateway: str, limits: StreamLimits
     ) -> None:
-        """For `secured` and `tls` see `Connector`."""
-        self.worker = worker
-        self.address = address
+        """`gateway` is the name that this gateway shows to the worker."""
+        self.worker = worker.worker
+        self.address = worker.address
         self.retired = False  # dropped by discovery: a broken connection is not opened again
         self._listener = listener
         self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
-        self._limits = limits or StreamLimits()
-        refused = partial(listener.refused, worker)
-        self._connector = Connector(address, tokens, self._limits.open_timeout, refused, secured, tls)
+        self._limits = limits
+        self._connector = connector
         self._connection: ClientConnection | None = None
         self._outbox: deque[bytes] = deque()
         self._outgoing = asyncio.Event()

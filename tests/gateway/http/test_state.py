@@ -57,7 +57,7 @@ async def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(l
 async def test_it_is_not_ready_beside_workers_of_another_model(lab):
     """Their gateways are to stay."""
     async with lab.unified(1)[0] as worker:
-        worker._model = "another"
+        worker.model = "another"
         found = lab.listing(worker)
         async with lab.following(found, hold_without_workers=True) as gateway:
             await gateway.until(lambda: gateway.fleet.worker("u0").foreign)

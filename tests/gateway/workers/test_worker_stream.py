@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
-from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, parse_workers
+from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
 from legato_gateway.routing.kv_index import PIECE
 from legato_gateway.timers import Backoff
+from legato_gateway.workers.links import opener
 from legato_gateway.workers.silence import StreamLimits
-from legato_gateway.workers.worker_stream import WorkerStream
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire import kv_events, stream
 from legato_protocol.wire.stream import Greeting
@@ -57,7 +57,7 @@ async def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals
     async with lab.following([("u0", lab.unified(1)[0])]) as gateway:
         tokens = ServiceTokens(folder=tmp_path)
         at, workers = gateway.workers[0].address, gateway.relay.workers
-        stream = WorkerStream("u0", at, workers, gateway="g2", tokens=tokens, limits=limits)
+        stream = opener("g2", tokens, limits)(WorkerAddress("u0", at), workers)
         stream.start(lambda fault: None, lambda stream: None)
         await gateway.until(lambda: stream.connected)
         text = gateway.metrics.render(gateway.demand.report())[0].decode()
@@ -139,7 +139,7 @@ async def quiet_stream(worker):
     calls of its listener."""
     connection, listener = Connection(), Mock()
     limits = StreamLimits(15.0)
-    stream_ = WorkerStream("u0", "", listener, gateway="g", tokens=ServiceTokens(), limits=limits)
+    stream_ = opener("g", ServiceTokens(), limits)(WorkerAddress("u0", ""), listener)
 
     def send(frame):
         connection.frames.put_nowait(stream.encode(frame))
@@ -213,7 +213,7 @@ async def test_a_fault_while_it_watches_for_silence_is_raised(lab):
     tokens, limits = ServiceTokens(lab.token), StreamLimits(0.1)
     async with asyncio.timeout(20), lab.unified(1)[0] as worker:
         worker.hang()
-        stream = WorkerStream("u0", worker.address, listener, gateway="g", tokens=tokens, limits=limits)
+        stream = opener("g", tokens, limits)(WorkerAddress("u0", worker.address), listener)
         stream.start(fault.set_exception, lambda _: None)
         with pytest.raises(KeyError):
             await fault
