@@ -8,6 +8,7 @@ from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
+from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.session.events import Arrived, Committed
 from legato_protocol.wire import block_hash, handoff
@@ -42,13 +43,19 @@ class Side:
         epoch = settings.pop("epoch", f"epoch-{name}")
         self.peer = Peer(name, epoch, self.link.address, channels is not None and channels.tls)
         self.seen = []
-        identity = {"worker": name, "epoch": epoch, "kv_revision": "kv", "layout": "tiny", "token": "secret"}
+        rules = {key: settings.pop(key) for key in ("checksum", "lease") if key in settings}
+        usual = {"worker": name, "epoch": epoch, "kv_revision": "kv", "layout": "tiny", "token": "secret"}
         self.agent = TransferAgent(
             self.link,
-            memory,
-            staging=self.staged.staging if self.staged else None,
-            direct=self.staged.direct if self.staged else None,
-            **{**identity, "block_size": BLOCK, "lease": 1.0, "clock": network.clock, **settings},
+            TransferArena(
+                memory,
+                BLOCK,
+                self.staged.staging if self.staged else None,
+                self.staged.direct if self.staged else None,
+            ),
+            TransferIdentity(**{**usual, **settings}),
+            network.clock,
+            TransferPolicy(**{"lease": 1.0, **rules}),
         )
 
     def events(self, kind):

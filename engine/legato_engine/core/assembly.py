@@ -22,6 +22,7 @@ from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.blocks.spans import FirstBlocks
 from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_engine.transfer.connections.channels import Channels
+from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_protocol.model_files import model_digest
 from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.process.followed_files import InvalidFile
@@ -137,23 +138,11 @@ def _agent(
     first_blocks: FirstBlocks,
 ) -> TransferAgent:
     """Raises SettingsError."""
-    return TransferAgent(
-        carrier.link,
-        ArenaMemory(runner.arena.blocks, runner.num_blocks),
-        worker=settings.name,
-        epoch=epoch,
-        kv_revision=runner.kv_revision,
-        layout=str(runner.layout),
-        block_size=settings.tokens_per_block,
-        token=settings.token,
-        checksum=settings.checksum,
-        lease=settings.lease,
-        clock=clock,
-        channels=_channels(settings),
-        staging=carrier.staging,
-        direct=carrier.direct,
-        first_blocks=first_blocks,
-    )
+    memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
+    arena = TransferArena(memory, settings.tokens_per_block, carrier.staging, carrier.direct, first_blocks)
+    layout, channels = str(runner.layout), _channels(settings)
+    identity = TransferIdentity(settings.name, epoch, runner.kv_revision, layout, settings.token, channels)
+    return TransferAgent(carrier.link, arena, identity, clock, TransferPolicy(settings.checksum, settings.lease))
 
 
 def _channels(settings: WorkerSettings) -> Channels:

@@ -20,6 +20,7 @@ from legato_engine.core.compute import Compute
 from legato_engine.core.frames import Inbox, IterationReport
 from legato_engine.core.handoff.receivers import HandoffReceivers
 from legato_engine.core.handoff.senders import HandoffSenders
+from legato_engine.core.handoff.sides import HandoffSides
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.reporting.load_reporter import LoadReporter
 from legato_engine.core.reporting.outbox import Outbox
@@ -67,26 +68,16 @@ class Core:
     def __init__(self, channel: ServerChannel, parts: CoreParts, pulse: Pulse) -> None:
         self._channel = channel
         self._compute = parts.compute
-        self._runner = runner = parts.runner
+        self._runner = parts.runner
         self._scheduler = scheduler = parts.scheduler
         self._events = parts.events
-        self._agent = agent = parts.agent
         self._catalog = parts.catalog
         self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = parts.clock
         self._outbox = Outbox(PhaseLog(parts.clock))
         self._rates = Rates()
-        block_size, kv_revision = runner.layout.block_size, runner.kv_revision
-        self._senders: HandoffSenders | None = None
-        self._receivers: HandoffReceivers | None = None
-        if agent is not None:
-            self._senders = HandoffSenders(
-                scheduler.outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision
-            )
-            self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
-        self._handler = RequestHandler(
-            scheduler, agent, self._outbox, self._senders, self._receivers, parts.grammars, parts.adapters
-        )
+        self._handoffs = None if parts.agent is None else self._sides(parts.agent)
+        self._handler = RequestHandler(scheduler, self._handoffs, self._outbox, parts.grammars, parts.adapters)
         self._pulse = pulse
         self._reporter = LoadReporter(self._handler, self._rates, pulse, max_waiting=scheduler.limits.max_waiting)
         self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
@@ -94,9 +85,16 @@ class Core:
         self._computing = False
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
-        for source in (channel, parts.compute, parts.grammars, parts.adapters, agent, parts.catalog):
+        for source in (channel, parts.compute, parts.grammars, parts.adapters, parts.agent, parts.catalog):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
+
+    def _sides(self, agent: TransferAgent) -> HandoffSides:
+        block_size, kv_revision = self._runner.layout.block_size, self._runner.kv_revision
+        outgoing, incoming = self._scheduler.outgoing, self._scheduler.incoming
+        senders = HandoffSenders(outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision)
+        receivers = HandoffReceivers(incoming, agent, self._outbox, kv_revision=kv_revision)
+        return HandoffSides(agent, senders, receivers)
 
     def run(self) -> None:
         """Runs until the server closes its end."""
@@ -125,14 +123,14 @@ class Core:
         now = self._clock()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
-            if frame.tokens and self._agent is not None:
-                self._agent.trust(frame.tokens)
+            if frame.tokens and self._handoffs is not None:
+                self._handoffs.agent.trust(frame.tokens)
             if frame.adapters is not None and self._catalog is not None:
                 self._catalog.follow(frame.adapters)
             self._handler.take_in(frame, now)
-        if self._agent is not None:
-            for event in self._agent.poll():
-                self._handle_transfer(event)
+        if self._handoffs is not None:
+            for event in self._handoffs.agent.poll():
+                self._handle_transfer(event, self._handoffs)
                 self._reporter.mark_changed()
         self._handler.expire(now)
 
@@ -144,13 +142,11 @@ class Core:
                 self._handler.on_adapters_changed()
 
     def _timeout(self) -> float:
-        timer = self._agent.next_timer() if self._agent is not None else None
+        timer = self._handoffs.agent.next_timer() if self._handoffs is not None else None
         return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer)
 
-    def _handle_transfer(self, event: TransferEvent) -> None:
-        senders, receivers = self._senders, self._receivers
-        assert senders is not None
-        assert receivers is not None
+    def _handle_transfer(self, event: TransferEvent, handoffs: HandoffSides) -> None:
+        senders, receivers = handoffs.senders, handoffs.receivers
         match event:
             case Granted():
                 senders.on_granted(event)
@@ -182,8 +178,8 @@ class Core:
         self._pulse.begin()
         batch, now = self._in_flight.popleft(), self._clock()
         self._computing = False
-        if self._agent is not None:  # before blocks that this step used are pushed or granted
-            self._agent.after_step(self._runner.written)
+        if self._handoffs is not None:  # before blocks that this step used are pushed or granted
+            self._handoffs.agent.after_step(self._runner.written)
         result = self._scheduler.process(batch, output, now)
         for scored in result.scored:
             self._outbox.add_prompt_logprobs(scored)
@@ -191,8 +187,8 @@ class Core:
             self._emit(emission)
         self._outbox.phases.on_prefilled(result.prefilled)
         self._handler.end_faulted(result.faulted)
-        if self._senders is not None:
-            self._senders.after_step(result.advanced, result.prefilled)
+        if self._handoffs is not None:
+            self._handoffs.senders.after_step(result.advanced, result.prefilled)
         self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now)
         self._since = now
         self._reporter.count_step(result)
@@ -203,8 +199,8 @@ class Core:
         Hand-offs that can make progress do so here, too.
         """
         batches = []
-        if self._senders is not None:
-            self._senders.continue_migrations()
+        if self._handoffs is not None:
+            self._handoffs.senders.continue_migrations()
         if not self._computing:
             now = self._clock()
             if not self._in_flight:
@@ -214,8 +210,8 @@ class Core:
             self._pulse.expect(self._scheduler.expected or 0.0)
             for request in self._scheduler.take_started():
                 self._outbox.report_start(request)
-        if self._receivers is not None:
-            self._receivers.grant()
+        if self._handoffs is not None:
+            self._handoffs.receivers.grant()
         return [batch for batch in batches if batch is not None]
 
     def _launch(self, batches: list[Batch]) -> None:
@@ -237,8 +233,8 @@ class Core:
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)
         self._reporter.count_tokens(emission)
-        if self._senders is not None:
-            self._senders.keep(emission)
+        if self._handoffs is not None:
+            self._handoffs.senders.keep(emission)
 
     # ── report ──
 

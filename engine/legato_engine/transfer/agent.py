@@ -8,13 +8,11 @@ A sender calls `expect`, then, after `Granted`, `push` (as blocks become complet
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
-from legato_engine.transfer.blocks.checksum import ArenaMemory
-from legato_engine.transfer.blocks.spans import FirstBlocks, WindowBlocks, no_windows
-from legato_engine.transfer.connections.channels import Channels
+from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
-from legato_engine.transfer.device.interface import POLL_INTERVAL, DeviceEvent, DirectBlocks
-from legato_engine.transfer.device.staging import Staging
+from legato_engine.transfer.device.interface import POLL_INTERVAL, DeviceEvent
+from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.counts import Counts
@@ -41,46 +39,39 @@ class TransferAgent:
     def __init__(
         self,
         link: Link,
-        memory: ArenaMemory,
-        *,
-        worker: str,
-        epoch: str,
-        kv_revision: str,
-        layout: str,
-        block_size: int,
-        token: str,
-        checksum: bool = True,
-        lease: float = 10.0,
+        arena: TransferArena,
+        identity: TransferIdentity,
         clock: Callable[[], float],
-        channels: Channels | None = None,
-        staging: Staging | None = None,
-        direct: DirectBlocks | None = None,
-        first_blocks: FirstBlocks = no_windows,
+        policy: TransferPolicy | None = None,
     ) -> None:
-        """The memory registered with `link` is `memory`, or the slots of `staging`; `block_size` is in tokens.
-
-        An arena in device memory needs `staging`, or `direct` and a link for such memory; else ValueError. A session
-        ends after `lease` seconds of a peer's silence; on a new connection, the peer has four leases to identify
-        itself. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are not encrypted.
-        `first_blocks` has a number for each group of layers with a window.
-        """
-        if not (memory.on_host or staging or direct):
-            raise ValueError("device memory needs staging or direct access")
+        """`clock` is `time.monotonic` or a test's. On a new connection, the peer has four leases to identify itself."""
+        policy = policy or TransferPolicy()
         self._link = link
         self._hello = handoff.PeerHello(
-            worker=worker,
-            epoch=epoch,
-            kv_revision=kv_revision,
-            layout=layout,
+            worker=identity.worker,
+            epoch=identity.epoch,
+            kv_revision=identity.kv_revision,
+            layout=identity.layout,
             address=link.address,
-            arena=staging.copies.address if staging else memory.address,
+            arena=arena.registered,
             rkey=link.rkey,
-            proof=prove(token, worker, epoch),
+            proof=prove(identity.token, identity.worker, identity.epoch),
             oldest=handoff.OLDEST,
         )
-        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock, channels)
+        patience = _LEASES_TO_GREET * policy.lease
+        self._peers = Peers(link, self._hello, identity.token, patience, clock, identity.channels)
         self._context = TransferContext(
-            link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging, direct, first_blocks
+            link=link,
+            peers=self._peers,
+            memory=arena.memory,
+            block_size=arena.block_size,
+            epoch=identity.epoch,
+            checksum=policy.checksum,
+            lease=policy.lease,
+            clock=clock,
+            staging=arena.staging,
+            direct=arena.direct,
+            first_blocks=arena.first_blocks,
         )
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)

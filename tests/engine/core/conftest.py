@@ -38,6 +38,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
+from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Link
 from legato_protocol.model_files.adapter_list import AdapterEntry
 from legato_protocol.sampling.parameters import SamplingParams
@@ -291,20 +292,11 @@ class World:
         if link is True:
             reached = slots.memory if slots else memory
             link = MemoryLink(self.network, name, reached.address, reached.length)
-        agent = (link or None) and TransferAgent(
-            link,
-            memory,
-            staging=slots.staging if slots else None,
-            worker=name,
-            epoch=epoch,
-            kv_revision=runner.kv_revision,
-            layout=str(runner.layout),
-            block_size=block_size,
-            first_blocks=chosen.sizes.first_blocks,
-            token="secret",
-            lease=self.lease,
-            clock=self.network.clock,
-        )
+        staging, first_blocks = slots.staging if slots else None, chosen.sizes.first_blocks
+        arena = TransferArena(memory, block_size, staging, first_blocks=first_blocks)
+        identity = TransferIdentity(name, epoch, runner.kv_revision, str(runner.layout), "secret")
+        policy = TransferPolicy(lease=self.lease)
+        agent = TransferAgent(link, arena, identity, self.network.clock, policy) if link else None
         pulse = Pulse(self.network.clock)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         parts = CoreParts(

@@ -116,5 +116,5 @@ def test_after_a_quiet_time_nothing_is_held_and_nothing_is_pending(make_world, s
         assert worker.scheduler.idle
         assert worker.agent.pending() == 0
         assert worker.status.idle
-        assert (len(worker.core._senders), len(worker.core._receivers)) == (0, 0)
+        assert (len(worker.core._handoffs.senders), len(worker.core._handoffs.receivers)) == (0, 0)
     world.close()

@@ -13,8 +13,8 @@ from legato_engine.core.handoff.link import LinkOpener, MachineTransports
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.identity import TransferArena
 from legato_engine.transfer.link import LinkError
 
 LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
@@ -157,6 +157,5 @@ def test_a_kernel_of_checksums_that_is_replaced_is_reported(direct, monkeypatch)
 def test_memory_of_a_device_is_never_taken_for_the_host_s():
     """Whatever opened the link: an agent with neither slots nor direct access would read and write by its address."""
     memory = ArenaMemory(torch.zeros(BLOCKS, 8, dtype=torch.int64, device="meta"), BLOCKS)
-    given = {"worker": "d", "epoch": "e", "kv_revision": "kv", "layout": "l", "block_size": 16, "token": "t"}
     with pytest.raises(ValueError, match="device memory needs staging"):
-        TransferAgent(SimpleNamespace(), memory, clock=lambda: 0.0, **given)
+        TransferArena(memory, 16)

@@ -31,9 +31,7 @@ class Quiet:
             draining=False,
             gateways=(1,),
             order=0,
-            senders=None,
-            receivers=None,
-            agent=None,
+            handoffs=None,
         )
         self.rates = Rates()
         self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)

@@ -107,19 +107,18 @@ class LoadReporter:
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
-        senders, receivers, agent = self._handler.senders, self._handler.receivers, self._handler.agent
+        handoffs = self._handler.handoffs
         return CoreTotals(
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
-            received_handoffs=receivers.received if receivers is not None else 0,
-            sent_handoffs=senders.sent if senders is not None else 0,
-            failed_handoffs=(senders.failed if senders is not None else 0)
-            + (receivers.failed if receivers is not None else 0),
+            received_handoffs=handoffs.receivers.received if handoffs else 0,
+            sent_handoffs=handoffs.senders.sent if handoffs else 0,
+            failed_handoffs=handoffs.senders.failed + handoffs.receivers.failed if handoffs else 0,
             preemptions=load.preemptions,
             shared_prompt_tokens=load.shared_prompt_tokens,
             decode_rows=self._decode_rows,
             decode_batches=tuple(self._decode_batches),
             tokens_by_tenant=load.tokens_by_tenant,
-            transfer=asdict(agent.counts()) if agent else {},
+            transfer=asdict(handoffs.agent.counts()) if handoffs else {},
         )

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.frames import Inbox
-from legato_engine.core.handoff.receivers import HandoffReceivers
-from legato_engine.core.handoff.senders import HandoffSenders
+from legato_engine.core.handoff.sides import HandoffSides
 from legato_engine.core.reporting.outbox import Outbox, key_of
 from legato_engine.core.requests.pending_requests import PendingRequest, PendingRequests
 from legato_engine.core.requests.stall import Stall
@@ -15,7 +14,6 @@ from legato_engine.scheduler.requests.limits import RequestRejected
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import EndedSequences
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.transfer.agent import TransferAgent
 from legato_protocol.wire import stream
 from legato_protocol.wire.stream import (
     Cancel,
@@ -41,17 +39,14 @@ class RequestHandler:
     def __init__(
         self,
         scheduler: Scheduler,
-        agent: TransferAgent | None,
+        handoffs: HandoffSides | None,
         outbox: Outbox,
-        senders: HandoffSenders | None,
-        receivers: HandoffReceivers | None,
         grammars: Compilations,
         adapters: ResidentAdapters,
     ) -> None:
+        """Without `handoffs`, this worker has no transport."""
         self.scheduler = scheduler
-        self.agent = agent
-        self.senders = senders
-        self.receivers = receivers
+        self.handoffs = handoffs
         self.draining = False
         self.order = 0  # the last order to drain or to serve again
         # True if the load should be reported immediately: a gateway came, draining began or ended, blocks became free.
@@ -78,7 +73,8 @@ class RequestHandler:
     @property
     def idle(self) -> bool:
         """True if nothing runs, waits or is handed off."""
-        return not self._pending and self.scheduler.idle and (self.agent is None or self.agent.pending() == 0)
+        handed_off = self.handoffs is None or self.handoffs.agent.pending() == 0
+        return not self._pending and self.scheduler.idle and handed_off
 
     def take_in(self, inbox: Inbox, now: float) -> None:
         for gateway in inbox.joined:
@@ -161,8 +157,8 @@ class RequestHandler:
         self._begin_ready()
         self.adapters.release()  # after that: an adapter that was just loaded is for requests that wait for it
         prefills = self._pending.prefills()
-        if self.agent is not None and (prefills or self._kept):
-            self.agent.hold(prefills)
+        if self.handoffs is not None and (prefills or self._kept):
+            self.handoffs.agent.hold(prefills)
         self._kept = prefills
 
     def _begin_ready(self) -> None:
@@ -184,7 +180,7 @@ class RequestHandler:
         if self.draining:
             self._fail(request, "draining", "this worker drains and takes no new requests", part, retry=True)
             return
-        if room is not None and self.agent is None:
+        if room is not None and self.handoffs is None:
             self._fail(request, "transfer", _NO_LINK, "transfer", retry=True)
             return
         if self._attempts.get(gateway, {}).get(key, -1) >= frame.attempt and self._holds(key):
@@ -226,13 +222,13 @@ class RequestHandler:
 
     def _submit(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
         if isinstance(frame, Decode):
-            assert self.receivers is not None
-            self.receivers.reserve(request, frame.source, now)
+            assert self.handoffs is not None
+            self.handoffs.receivers.reserve(request, frame.source, now)
             return
         self.scheduler.add(request, now)
         if isinstance(frame, Prefill):
-            assert self.senders is not None
-            self.senders.prefill(request, frame.to)
+            assert self.handoffs is not None
+            self.handoffs.senders.prefill(request, frame.to)
 
     def _split(self, gateway: int, frame: Split) -> None:
         for request in self.scheduler.requests(key_of(gateway, frame.id)):
@@ -246,7 +242,7 @@ class RequestHandler:
         running = [
             r for r in self.scheduler.requests(key) if r.state is RequestState.RUNNING and r.attempt < frame.attempt
         ]
-        if self.senders is None:
+        if self.handoffs is None:
             self._outbox.fail(key, frame.attempt, "transfer", _NO_LINK, "transfer", True)
         elif len(running) != 1 or len(running[0].choices) > 1 or running[0].sending or running[0].room is not None:
             why = "it cannot be migrated: it is not a single running sequence of this worker"
@@ -254,7 +250,7 @@ class RequestHandler:
         elif self._uses(frame.room):
             self._outbox.fail(key, frame.attempt, "invalid", _ROOM_IN_USE.format(frame.room), "transfer", False)
         else:
-            self.senders.migrate(running[0], frame)
+            self.handoffs.senders.migrate(running[0], frame)
 
     # ── ends ──
 
@@ -269,18 +265,17 @@ class RequestHandler:
     def _end(self, ended: EndedSequences, reason: str) -> None:
         if ended.requests or ended.incoming:
             self.news = True
-        if self.senders is not None and ended.requests:
-            self.senders.end(ended.requests, reason)
-        if self.receivers is not None and ended.incoming:
-            self.receivers.end(ended.incoming, reason)
+        if self.handoffs is not None and ended.requests:
+            self.handoffs.senders.end(ended.requests, reason)
+        if self.handoffs is not None and ended.incoming:
+            self.handoffs.receivers.end(ended.incoming, reason)
         self._outbox.phases.end(transfer.request for transfer in ended.incoming)
 
     def _holds(self, key: str) -> bool:
-        return bool(self.scheduler.requests(key)) or (self.receivers is not None and self.receivers.holds(key))
+        return bool(self.scheduler.requests(key)) or (self.handoffs is not None and self.handoffs.receivers.holds(key))
 
     def _uses(self, room: int) -> bool:
-        sides = (self.senders, self.receivers)
-        return any(side is not None and side.uses(room) for side in sides)
+        return self.handoffs is not None and self.handoffs.uses(room)
 
 
 def part_of(frame: Generate | Prefill | Decode) -> Part:
