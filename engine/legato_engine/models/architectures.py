@@ -33,7 +33,7 @@ ARCHITECTURES = {
     ),
     "Qwen3MoeForCausalLM": Architecture(
         "legato_engine.models.qwen3", "Qwen3", "Qwen3 with experts, Qwen3-Coder",
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-Coder-30B-A3B-Instruct"), "qwen3moe", "Hermes",
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-Coder-30B-A3B-Instruct"), "qwen3moe", "Hermes, Qwen3Coder",
     ),
     "Qwen2MoeForCausalLM": Architecture(
         "legato_engine.models.qwen2", "Qwen2", "Qwen1.5-MoE, Qwen2 with experts",
@@ -48,7 +48,7 @@ ARCHITECTURES = {
     ),
     "Gemma3ForCausalLM": Architecture(
         "legato_engine.models.gemma3", "Gemma3", "Gemma 3 (text, also of `Gemma3ForConditionalGeneration`)",
-        ("google/gemma-3-1b-it", "google/gemma-3-12b-it"), "gemma3",
+        ("google/gemma-3-1b-it", "google/gemma-3-12b-it"), "gemma3", "none; FunctionGemma: Gemma",
     ),
     "GraniteForCausalLM": Architecture(
         *_LLAMA, "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite", "Granite"
@@ -61,6 +61,7 @@ ARCHITECTURES = {
     ),
     "GptOssForCausalLM": Architecture(
         "legato_engine.models.gpt_oss", "GptOss", "gpt-oss", ("openai/gpt-oss-20b", "openai/gpt-oss-120b"), "gpt-oss",
+        "Harmony",
     ),
     "SmolLM3ForCausalLM": Architecture(
         *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"

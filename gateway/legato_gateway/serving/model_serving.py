@@ -58,7 +58,7 @@ class ModelServing:
         """Returns the model served with these parsers; `AUTO` chooses them by the chat templates."""
         tools = families.for_model(tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
         tools = replace(tools, in_system=_has_system(tokens))
-        reasoning = reasoning_support.for_model(reasoning_parser, tokens.chat_template, tokens)
+        reasoning = reasoning_support.for_model(reasoning_parser, tokens.chat_template, tokens, model.name)
         chosen = harmony.HarmonyChoice(tool_call_parser, reasoning_parser, tokens.chat_template, model.name)
         if chosen.reason:
             tools, reasoning = _harmony(tokens, chosen, tools)

@@ -14,7 +14,8 @@ ToolCallSetting = Literal[
     "DeepSeek",
     "KimiK2",
     "GLM",
+    "Gemma",
     "Harmony",
     "Off",
 ]
-ReasoningSetting = Literal["Auto", "Think", "Mistral", "Harmony", "Off"]
+ReasoningSetting = Literal["Auto", "Think", "Mistral", "Granite", "Harmony", "Off"]

@@ -23,8 +23,7 @@ from legato_gateway.parsers.harmony.tokens import (
     RETURN,
     START,
 )
-from legato_gateway.parsers.tool_calls.arguments import read_arguments
-from legato_gateway.parsers.tool_calls.json_calls import NAME
+from legato_gateway.parsers.tool_calls.json_calls import NAME, read_arguments
 from legato_gateway.parsers.tool_calls.reading import END as NOTHING
 from legato_gateway.parsers.tool_calls.reading import SPACE, Broken, Reader, mended_string
 from legato_gateway.parsers.tool_calls.said import Said, Schemas

@@ -13,16 +13,18 @@ OFF: Final = "Off"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Reasoning is between `open` and `close`."""
+    """Reasoning is between `open` and `close`. The rest may be between the marks of an `answer`."""
 
     open: str
     close: str
+    answer: tuple[str, str] | None = None
 
 
 FAMILIES: Final = MappingProxyType(
     {
         "Think": Marks("<think>", "</think>"),  # DeepSeek R1 and its distillations, QwQ, Qwen 3 and most others
         "Mistral": Marks("[THINK]", "[/THINK]"),  # Magistral and Ministral
+        "Granite": Marks("<think>", "</think>", ("<response>", "</response>")),  # Granite 3.3
     }
 )
 SETTINGS: Final = (AUTO, *FAMILIES, harmony.FAMILY, OFF)
@@ -32,6 +34,8 @@ def from_template(template: str | None) -> str | None:
     """Returns the family whose marks a chat template contains, or None."""
     if template is not None and harmony.in_template(template):
         return harmony.FAMILY
+    if template is not None and all(mark in template for mark in ("</think>", "</response>")):
+        return "Granite"
     for family, marks in FAMILIES.items():
         if template is not None and (marks.open in template or marks.close in template):
             return family
@@ -41,6 +45,7 @@ def from_template(template: str | None) -> str | None:
 class _State(Enum):
     BEFORE = "before"  # an opening mark may still come
     INSIDE = "inside"
+    ANSWER = "answer"  # the mark of an answer may still come
     BEHIND = "behind"
 
 
@@ -57,6 +62,7 @@ class ReasoningParser:
         self._state = _State.BEFORE
         self._held = ""  # a possible part of a mark, or space next to one
         self._after_mark = False  # any space that comes next follows a mark
+        self._end = ""  # the mark that ends the content
         self._read = 0  # characters
         self.content_at: int | None = None  # where in the text content starts, once there is any
 
@@ -72,14 +78,18 @@ class ReasoningParser:
         if self._state is _State.BEFORE:
             self._open()
         reasoning = self._inside() if self._state is _State.INSIDE else ""
+        if self._state is _State.ANSWER:
+            self._answer()
         return reasoning, self._behind() if self._state is _State.BEHIND else ""
 
     def finish(self) -> tuple[str, str]:
         """Returns the withheld reasoning and content, at the end of the text."""
         if self._state is _State.BEFORE:
             self._state, self._after_mark = (_State.INSIDE, True) if self._open_in_prompt else (_State.BEHIND, False)
+        if self._state is _State.ANSWER:
+            self._state = _State.BEHIND
         if self._state is _State.BEHIND:
-            return "", self._behind()
+            return "", self._behind(last=True)
         self._skip_space()
         held, self._held = self._held, ""
         return held.rstrip(), ""
@@ -99,23 +109,45 @@ class ReasoningParser:
         self._skip_space()
         said, mark, rest = self._held.partition(self._marks.close)
         if mark:
-            self._held, self._state, self._after_mark = rest, _State.BEHIND, True
+            self._held, self._after_mark = rest, True
+            self._state = _State.BEHIND if self._marks.answer is None else _State.ANSWER
             return said.rstrip()
-        shown = said[: len(said) - self._begins_close(said)].rstrip()
+        shown = said[: len(said) - self._begins(self._marks.close, said)].rstrip()
         self._held = said[len(shown) :]
         return shown
 
-    def _begins_close(self, said: str) -> int:
-        """Returns the length of the longest end of `said` that may start the closing mark."""
-        mark = self._marks.close
+    @staticmethod
+    def _begins(mark: str, said: str) -> int:
+        """Returns the length of the longest end of `said` that may start a mark, less than a whole one."""
         return next((size for size in range(len(mark) - 1, 0, -1) if said.endswith(mark[:size])), 0)
 
-    def _behind(self) -> str:
+    def _answer(self) -> None:
+        """Drops the mark that opens an answer."""
+        assert self._marks.answer is not None
+        said, mark = self._held.lstrip(), self._marks.answer[0]
+        if mark.startswith(said) and said != mark:
+            return
+        self._state, self._end = _State.BEHIND, self._marks.answer[1] if said.startswith(mark) else ""
+        self._held, self._after_mark = said.removeprefix(mark), True
+
+    def _behind(self, last: bool = False) -> str:
+        """Returns the content so far, without the mark that ends it."""
         self._skip_space()
-        content, self._held = self._held, ""
+        begin = self._read - len(self._held)
+        at = self._end_at(self._held) if self._end else len(self._held)
+        content, self._held = self._held[:at], self._held[at:]
+        if last:
+            content += "" if self._end and self._held.strip() == self._end else self._held
+            self._held = ""
         if content and self.content_at is None:
-            self.content_at = self._read - len(content)
+            self.content_at = begin
         return content
+
+    def _end_at(self, content: str) -> int:
+        """Returns the place where the mark that ends `content`, and space around it, may start."""
+        said, mark = content.rstrip(), self._end
+        size = len(mark) if said.endswith(mark) else self._begins(mark, content)
+        return len(content[: len(said if size == len(mark) else content) - size].rstrip())
 
     def _skip_space(self) -> None:
         if self._after_mark:

@@ -1,5 +1,6 @@
 """The served model's support for reasoning: its marks, and the place where it starts."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ from legato_gateway.parsers.reasoning.parser import FAMILIES
 from legato_protocol.sampling.reasoning import ReasoningTokens
 
 _NAMED = "gateway.reasoningParser names it"
+_THINKS = re.compile(r"phi-4(-mini)?(-flash)?-reasoning", re.IGNORECASE)  # its template need not show marks
 _TAIL = 32  # tokens at the end of a prompt that are searched for a mark
 _SPACE = ("\n", "\n\n", " ")  # what models write before their opening mark, if anything
 
@@ -89,15 +91,17 @@ class ReasoningSupport:
         return ReasoningTokens(self.open, self.close, open_in_prompt, self.space)
 
 
-def for_model(setting: str, template: str | None, tokens: MarkTokenizer) -> ReasoningSupport:
-    """Returns the support of a model with this chat template. `setting` is the chosen parser."""
+def for_model(setting: str, template: str | None, tokens: MarkTokenizer, name: str = "") -> ReasoningSupport:
+    """Returns the support of a model with this chat template and name. `setting` is the chosen parser."""
     family = parser.from_template(template) if setting == parser.AUTO else setting
+    why = "the chat template shows it" if setting == parser.AUTO else _NAMED
+    if family is None and _THINKS.search(name):
+        family, why = "Think", "the model's name"
     if family is None or family not in FAMILIES:
         return ReasoningSupport(why=_NAMED if setting != parser.AUTO else ReasoningSupport().why)
     marks = FAMILIES[family]
     space = tuple(id for text in _SPACE if (id := _token(text, tokens)) is not None)
     opens, closes = _token(marks.open, tokens), _token(marks.close, tokens)
-    why = "the chat template shows it" if setting == parser.AUTO else _NAMED
     return ReasoningSupport(family, opens, closes, space, why=why)
 
 

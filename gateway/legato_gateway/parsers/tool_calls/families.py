@@ -9,6 +9,7 @@ from typing import Any, Final
 from legato_gateway.parsers.harmony import channels
 from legato_gateway.parsers.harmony import tokens as harmony
 from legato_gateway.parsers.tool_calls import (
+    gemma,
     glm,
     hermes,
     json_calls,
@@ -57,6 +58,7 @@ FAMILIES: Final = MappingProxyType(
             for family, marks in sections.FORMATS.items()
         },
         "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
+        "Gemma": Family(gemma.read, gemma.MARKERS, json_calls.NAME),
         harmony.FAMILY: Family(channels.read, (), json_calls.NAME),
     }
 )
@@ -74,6 +76,8 @@ def from_template(template: str | None) -> str | None:
         return None
     if harmony.in_template(template):
         return harmony.FAMILY
+    if gemma.in_template(template):
+        return "Gemma"
     if (known := sections.from_template(template)) is not None:
         return known
     if any(mark in template for mark in _OTHERS):
@@ -163,7 +167,8 @@ class ToolSupport:
             return list(messages), {"tools": list(tools)} if tools else {}
         if self.family == sections.DEEPSEEK:
             return sections.with_tools(messages, tools), {}
-        return preamble.with_tools(messages, tools, self.in_system), {}
+        pythonic = self.family == preamble.PYTHONIC
+        return preamble.with_tools(messages, tools, self.in_system, pythonic), {}
 
 
 def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
@@ -179,8 +184,10 @@ def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupp
         return ToolSupport(known, False, why=why)
     if not takes_tools and setting in (AUTO, preamble.FAMILY):
         return ToolSupport(preamble.FAMILY, False, why="the chat template takes no tools")
+    if not takes_tools and setting == preamble.PYTHONIC:
+        return ToolSupport(setting, False)
     if not takes_tools:
-        text = f"its chat template takes none, and then calls can only be in {preamble.FAMILY}"
+        text = f"its chat template takes none, and then calls can only be in {preamble.FAMILY} or {preamble.PYTHONIC}"
         return ToolSupport(None, False, f"{text}; gateway.toolCallParser names {setting}")
     names = ", ".join(FAMILIES)
     text = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({names})"

@@ -5,9 +5,9 @@ Arguments are sent piece by piece once the name is known. If it turns out not to
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final
 
-from legato_gateway.parsers.tool_calls.arguments import read_arguments
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     SPACE,
@@ -142,6 +142,22 @@ class JSONCall:
         if not self.started:
             self._raw.pop()
         return Broken(char)
+
+
+def read_arguments(
+    out: Said, read_string: Callable[[Callable[[str], None]], Reader[None]] = mended_string
+) -> Reader[None]:
+    """Reads an object from after its first bracket to its last, as arguments of the latest call.
+
+    Raises Broken, after adding what it lacks where other text follows.
+    """
+    out.arguments("{")
+    try:
+        yield from json_container(out.arguments, read_string)
+    except Broken as broken:
+        if broken.char != END:
+            out.complete_arguments(len(broken.char))
+        raise
 
 
 def read_array(out: Said, before: str) -> Reader[None]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from legato_gateway.parsers.tool_calls.json_calls import read_array, read_object
-from legato_gateway.parsers.tool_calls.reading import Broken, Reader, first_of, skip_space
+from legato_gateway.parsers.tool_calls.reading import SPACE, Broken, Reader, first_of, skip_space
 from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 
@@ -72,13 +72,25 @@ def _read(out: Said, marks: ListMarks) -> Reader[None]:
             if char == "[":
                 yield from read_array(out, before + char)
             elif char == "{":
-                yield from read_object(out, before=before)
+                held = yield from _objects(out, before)
             else:
                 out.text(before, len(char))
                 held = char
         except Broken as broken:
             held = broken.char
         called = out.calls > calls
+
+
+def _objects(out: Said, before: str) -> Reader[str]:
+    """Reads calls without a list, from after the first one's bracket. Returns the character that follows. Raises
+    Broken."""
+    char = "{"
+    while char == "{":
+        yield from read_object(out, before=before)
+        before = ""
+        while (char := (yield)) and char in f"{SPACE},;":
+            pass
+    return char
 
 
 def template_input(

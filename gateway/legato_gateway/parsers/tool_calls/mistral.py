@@ -6,8 +6,7 @@ https://docs.mistral.ai/capabilities/function_calling, and the tokenizers in htt
 
 from typing import Final
 
-from legato_gateway.parsers.tool_calls.arguments import read_arguments
-from legato_gateway.parsers.tool_calls.json_calls import NAME, read_array, read_object
+from legato_gateway.parsers.tool_calls.json_calls import NAME, read_arguments, read_array, read_object
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     Broken,

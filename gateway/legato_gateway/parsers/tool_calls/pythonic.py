@@ -8,11 +8,12 @@ import re
 from typing import Final
 
 from legato_gateway.parsers.tool_calls import literals
-from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_space
+from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, one_of, skip_space
 from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
 MARKERS: Final = ()  # <|python_start|> and <|python_end|> are not shown, and need not be
+_FENCES: Final = ("```tool_code\n", "```python\n")  # Gemma 3 writes them around a list
 _WORD: Final = re.compile(r"[A-Za-z0-9_.]*")
 
 
@@ -20,6 +21,8 @@ def read(out: Said, names: Schemas) -> Reader[None]:
     """Reads the whole answer. A list that does not start with an offered function is text."""
     raw: list[str] = []
     char = yield from skip_space(raw.append)
+    if fenced := char == "`":
+        char = yield from _fence(raw)
     if char != "[":
         out.text("".join(raw))
         return
@@ -32,8 +35,22 @@ def read(out: Said, names: Schemas) -> Reader[None]:
                 raw.pop()
                 raise Broken(char)
             raw.clear()
+        if fenced:
+            yield from one_of(("```",), raw.append)
     except Broken as broken:
         out.text("".join(raw) + broken.char)
+
+
+def _fence(raw: list[str]) -> Reader[str]:
+    """Reads the rest of a fence, and returns the character after it; END if it is no fence of calls."""
+    read = "`"
+    while read not in _FENCES:
+        char = yield
+        raw.append(char)
+        read += char
+        if char == END or not any(fence.startswith(read) for fence in _FENCES):
+            return END
+    return (yield from skip_space(raw.append))
 
 
 def _call(out: Said, names: Schemas, raw: list[str]) -> Reader[None]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from legato_gateway.parsers.tool_calls.arguments import read_arguments
-from legato_gateway.parsers.tool_calls.json_calls import NAME
+from legato_gateway.parsers.tool_calls.json_calls import NAME, read_arguments
 from legato_gateway.parsers.tool_calls.reading import (
     END,
     Broken,

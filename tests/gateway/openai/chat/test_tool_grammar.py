@@ -62,6 +62,7 @@ REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
     "GLM": LISTS,
     "KimiK2": LISTS,
     "Granite": LISTS,
+    "Gemma": LISTS,
     "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY
 }
 

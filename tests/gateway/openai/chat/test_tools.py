@@ -170,7 +170,7 @@ async def test_a_choice_that_requires_no_call_needs_no_tools(make):
 DASHED = {"type": "function", "function": {"name": "get-weather"}}
 UNREADABLE = [  # settings, a tool, the field that is refused, and why
     ({"template": "{{ tools }}", "tool_call_parser": "Pythonic"}, DASHED, "tools[0].function.name", ""),
-    ({"tool_call_parser": "Pythonic"}, NOW, "tools", "template takes none"),  # they would be described for Hermes
+    ({"tool_call_parser": "Mistral"}, NOW, "tools", "template takes none"),  # they are described in two formats
     ({"tool_call_parser": "Off"}, NOW, "tools", "toolCallParser"),
     ({"template": "{{ tools }} in a way of its own"}, NOW, "tools", "toolCallParser"),
 ]

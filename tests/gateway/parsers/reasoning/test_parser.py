@@ -38,7 +38,8 @@ def read(family, begun, text, cuts=()):
             passed = parser.passed
     found.append(parser.finish())
     content = "".join(pair[1] for pair in found)
-    assert parser.content_at == (len(text) - len(content) if content else None)
+    assert (parser.content_at is not None) == bool(content)
+    assert text[parser.content_at :].startswith(content)
     assert parser.content_at is None or passed <= parser.content_at
     kinds = [kind for pair in found for kind in (0, 1) if pair[kind]]
     assert kinds == sorted(kinds), "no reasoning behind content"
@@ -52,7 +53,10 @@ def at_once(family, begun, text):
     if not begun and not opened:
         return "", text
     reasoning, closed, content = text[opened.end() if opened else 0 :].partition(mark.close)
-    return reasoning.strip(), content.lstrip() if closed else ""
+    content = content.lstrip() if closed else ""
+    if mark.answer and (inside := re.fullmatch("{}\\s*(.*?)(\\s*{}\\s*)?".format(*mark.answer), content, re.DOTALL)):
+        content = inside[1]
+    return reasoning.strip(), content
 
 
 @pytest.mark.parametrize(("begun", "text", "reasoning", "content"), EXAMPLES)
@@ -62,11 +66,31 @@ def test_examples_are_read(begun, text, reasoning, content):
     assert at_once("Think", begun, text) == (reasoning, content)
 
 
-def test_mistral_has_its_own_marks():
+def test_other_models_have_other_marks():
     assert read("Mistral", False, "[THINK]Two and two.[/THINK]4") == ("Two and two.", "4")
+    for content in ("4 </response>\n", "4"):
+        assert read("Granite", False, f"<think>Two and two.</think>\n<response> {content}") == ("Two and two.", "4")
+    assert read("Granite", False, "<response>4</response>") == ("", "<response>4</response>")
 
 
-PIECES = ["<think>", "</think>", "<thi", "nk>", "</", "[THINK]", "[/THINK]", " ", "\n", "a", "<", "é", "b c"]
+PIECES = [
+    "<think>",
+    "</think>",
+    "<thi",
+    "nk>",
+    "</",
+    "<response>",
+    "</response>",
+    "</resp",
+    "[THINK]",
+    "[/THINK]",
+    " ",
+    "\n",
+    "a",
+    "<",
+    "é",
+    "b c",
+]
 TEXT = st.lists(st.sampled_from(PIECES)).map("".join)
 
 
@@ -88,6 +112,7 @@ TEMPLATES = {
     "{% if thinking %}{{ '<think>' }}{% else %}{{ '</think>' }}{% endif %}",
     "Magistral": "Think between [THINK] and [/THINK]." + SAID,
     "SmolLM2": SAID + "<assistant>",
+    "Granite": "Thoughts in <think></think>, then a response in <response></response>." + SAID,
 }
 HI = [{"role": "user", "content": "What does <think> mean?"}]
 
@@ -114,7 +139,7 @@ def begins(name, **variables):
 
 
 FAMILIES_OF = dict.fromkeys(("Qwen3", "DeepSeek-R1-Distill", "DeepSeek-V3.1"), "Think")
-FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None, "none": None}
+FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None, "none": None, "Granite": "Granite"}
 
 
 @pytest.mark.parametrize(("name", "family"), FAMILIES_OF.items())
@@ -124,6 +149,11 @@ def test_the_family_is_found_in_the_template(name, family):
     settings = {"Auto": family, "Off": None, "Mistral": "Mistral"}
     assert {each: support.for_model(each, template, Tokens()).family for each in settings} == settings
     assert get_args(ReasoningSetting) == parser.SETTINGS
+
+
+def test_phi_4_reasoning_is_known_by_its_name():
+    named = support.for_model("Auto", TEMPLATES["SmolLM2"], Tokens(), "microsoft/Phi-4-mini-reasoning")
+    assert (named.family, named.why) == ("Think", "the model's name")
 
 
 def test_prompts_say_where_reasoning_begins():

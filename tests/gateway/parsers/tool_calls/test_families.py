@@ -105,6 +105,15 @@ KIMI = (
     "<|tool_call_end|><|tool_calls_section_end|>"
 )
 
+FUNCTION_GEMMA = (
+    "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>"
+    "<start_function_call>call:now{}<end_function_call>"
+)
+GEMMA_4 = (
+    'Let me look.<|tool_call>call:f{a:<|"|>{"x"},\n<|"|>, b : [1, -2.5,{c:null}, true,<|"|><|"|>],<|"|>d e<|"|>:x y,'
+    "g:[]}<tool_call|><|tool_call>call:now{}<tool_call|>"
+)
+GEMMA_VALUES = {"a": '{"x"},\n', "b": [1, -2.5, {"c": None}, True, ""], "d e": "x y", "g": []}
 HARMONY = marked(
     "<|channel|>commentary<|message|>A plan.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
     '<|constrain|>json<|message|>{"city": "Paris"}<|call|>'
@@ -163,6 +172,16 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Granite", f"A moment.<|tool_call|>[{ONE}, {ONE}]", "A moment.", [("f", {"a": 1})] * 2),  # IBM's, from 3.0
     ("Granite", f"<tool_call>[{ONE}]</tool_call> done", " done", [("f", {"a": 1})]),  # Granite 3.1
     ("Granite", f"<|tool_call|>{BROKEN}", "", [("f", MENDED)]),  # one call without the list
+    ("Granite", f"<|tool_call|>{ONE},\n{ONE} done", "done", [("f", {"a": 1})] * 2),
+    ("Phi4Mini", f"<|tool_call|>{ONE} {ONE}<|/tool_call|>", "", [("f", {"a": 1})] * 2),
+    (
+        "Pythonic",
+        f"```tool_code\n{CITIES}\n```",
+        "",
+        [("get_weather", {"city": c}) for c in ("San Francisco", "Seattle")],
+    ),
+    ("Gemma", FUNCTION_GEMMA, "", [("get_weather", {"city": "Paris"}), ("now", {})]),  # Google's documentation
+    ("Gemma", GEMMA_4, "Let me look.", [("f", GEMMA_VALUES), ("now", {})]),
     ("Harmony", HARMONY, "A plan.", [PARIS]),
     ("Harmony", marked(f"<|channel|>commentary to=functions.f<|message|>{BROKEN_ARGUMENTS}"), "", [("f", MENDED)]),
     # Brackets that are missing before the end of a call are added.
@@ -184,7 +203,7 @@ NO_CALLS = {
         'It is {"name": "f", "parameters": {}}',
     ],
     "Mistral": ["[TOOL_CALLS] are what I would make, if I could\n"],
-    "Pythonic": ["[1, 2, 3]", "[Ada(born=1815)]", "[f"],
+    "Pythonic": ["[1, 2, 3]", "[Ada(born=1815)]", "[f", "```python\nf()\n```", "``[f()]", "```python\n[1]```"],
     "Qwen3Coder": [
         "1 < 2 and <tool_cal is nothing",
         "<tool_call>what?</tool_call> so",
@@ -202,6 +221,12 @@ NO_CALLS = {
     "KimiK2": ["<|tool_call_begin|>functions.f:0{}", "<|tool_calls_section_end|>"],
     "Phi4Mini": ["import functools\n", "functools[1]", "<|tool_call|>what?<|/tool_call|> so"],
     "Granite": ["<|tool_call|> [1, 2]", "</tool_call>"],
+    "Gemma": [
+        "<|tool_call>",
+        "<start_function_call>call:a b{} <end_function_call>",
+        "<tool_call|>",
+        "<|tool_call>call f{}",
+    ],
 }
 WRITTEN = [example[:2] for example in EXAMPLES]
 
@@ -283,6 +308,14 @@ TAGS = [
     "</parameter>",
     "</function>",
 ]
+TAGS += [
+    "<start_function_call>call:f{",
+    "<escape>",
+    "<end_function_call>",
+    "<|tool_call>call:f{",
+    '<|"|>',
+    "<tool_call|>",
+]
 PARTS = [*WORDS.split(), *TAGS, '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
 TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 
@@ -355,6 +388,10 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
     """<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}""",
     "Phi4Mini": "{{ messages[0].content }}{# <|tool|> and message['tools'] #}",
     "Granite": "{{ messages[0].content }}{# <|start_of_role|> and <|tool_call|> #}",
+    "Gemma": """{% for c in messages[0].tool_calls %}<start_function_call>call:{{ c.function.name + '{' }}"""
+    """{% for k, v in c.function.arguments.items() %}{{ k }}:{% if v is string %}<escape>{{ v }}<escape>{% else %}"""
+    """{{ v | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor %}}<end_function_call>{% endfor %}{# """
+    """<start_function_call>call: #}""",
     "Harmony": """{# <|channel|>analysis<|message|> #}{% for c in messages[0].tool_calls %}<|start|>assistant """
     """to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}"""
     """<|call|>{% endfor %}""",
@@ -372,6 +409,31 @@ def test_calls_come_back_through_the_template(family):
     shown, _ = families.for_model("Auto", TEMPLATES[family], True).template_input([message], [])
     text, found = read(family, marked(ChatTemplate(TEMPLATES[family], {}).render(shown)))
     assert (text, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
+
+
+@pytest.mark.parametrize(
+    ("setting", "template", "family"),
+    [
+        ("Auto", TEMPLATES["DeepSeek"], "DeepSeek"),
+        ("Pythonic", "<start_of_turn>", "Pythonic"),
+        ("Auto", "<start_of_turn>", "Hermes"),
+    ],
+)
+def test_tools_are_described_where_the_template_takes_none(setting, template, family):
+    """In DeepSeek V3.1's own words, or in those of Hermes or of Google for Gemma 3."""
+    support = families.for_model(setting, template, False)
+    call = {"id": "1", "function": {"name": "f", "arguments": {"a": "é"}}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    tool = {"type": "function", "function": {"name": "f", "description": "does it", "parameters": {"type": "object"}}}
+    (system, _, said), variables = support.template_input(messages, [tool])
+    assert (support.family, variables, system["role"]) == (family, {}, "system")
+    assert all(part in system["content"] for part in ("does it", '{"type": "object"}'))
+    if family == "DeepSeek":
+        assert said["tool_calls"] == [call], "its template writes them"
+        assert "<｜tool▁calls▁begin｜>" in system["content"]
+    else:
+        assert read(family, said["content"]) == ("", [("f", '{"a": "é"}')])
+    assert support.template_input(messages[:1], [])[0] == messages[:1]
 
 
 def test_the_family_is_found_in_the_template():
