@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FAILED, NO_GPU = 1, 2
 TESTS, KERNELS, MODEL = PARTS = ("tests", "kernels", "model")
+SHAPES = ("llama-3-8b", "qwen3-30b-a3b", *(TINY := ("tiny", "tiny-experts")))
 
 
 class Results:
@@ -70,13 +71,13 @@ def main() -> int:
         parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=f"{part}, and not all")
     parser.add_argument("--match", default="", help="run only tests with this text in their name")
     parser.add_argument("--file", help="run only the tests of this file, in this process")
-    parser.add_argument("--shape", choices=("llama-3-8b", "tiny"), help="of the model (llama-3-8b)")
+    parser.add_argument("--shape", choices=SHAPES, help="of the model (llama-3-8b)")
     parser.add_argument("--interpreted", action="store_true", help="tests and a tiny model on the CPU")
     parser.add_argument("--into", type=Path, help="file for the results (build/gpu/CHIP.json)")
     chosen = parser.parse_args()
     parts = chosen.parts or [part for part in PARTS if not (chosen.interpreted and part == KERNELS)]
-    if chosen.interpreted and (KERNELS in parts or chosen.shape == "llama-3-8b"):
-        parser.error("--interpreted is for tests and for the tiny model: all else would take days")
+    if chosen.interpreted and (KERNELS in parts or chosen.shape not in (None, *TINY)):
+        parser.error("--interpreted is for tests and for tiny models: all else would take days")
     os.environ["TRITON_INTERPRET"] = str(int(chosen.interpreted))  # read when a kernel is defined
     import places
 
@@ -97,7 +98,7 @@ def main() -> int:
     if KERNELS in parts:
         _measure(KERNELS, "attention", lambda benchmark: benchmark.on_gpu(), results)
     if MODEL in parts:
-        shape = chosen.shape or "llama-3-8b"
+        shape = chosen.shape or (TINY[0] if chosen.interpreted else SHAPES[0])
         _measure(MODEL, "model", lambda benchmark: _model(benchmark, place, shape), results)
     passed = sum(result == "passed" for result in results.tests.values())
     print(f"{passed} tests passed, {len(results.failed)} failures; results in {results.into}")
@@ -201,7 +202,7 @@ def _measure(part: str, name: str, make: Callable[[Any], Any], results: Results)
 
 
 def _model(benchmark: Any, place: Any, shape: str) -> Any:
-    return benchmark.interpreted() if place.small else benchmark.on_gpu(shape)
+    return benchmark.interpreted(shape) if place.small else benchmark.on_gpu(shape)
 
 
 if __name__ == "__main__":

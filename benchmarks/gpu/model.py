@@ -1,7 +1,9 @@
-"""Measures a whole model on a GPU against the GPU's limits: Llama-3-8B's shapes, with weights made on the device.
+"""Measures a whole model on a GPU against the GPU's limits: shapes of Llama-3-8B or Qwen3-30B-A3B, with weights made on
+the device.
 
 - Decoding against the bandwidth floor: the time in which a step's weights and KV would be read at the bandwidth of a
-  copy. Steps follow one another as in a worker, with greedy sampling, see `decoding`.
+  copy; of experts, as many as tokens choose on average. Steps follow one another as in a worker, with greedy sampling,
+  see `decoding`.
 - The time that the GPU is idle between such steps: the time of a step less the time of a step whose
   kernels are all queued before the GPU begins, measured by CUDA events.
 - A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
@@ -19,17 +21,22 @@ from typing import Any
 import torch
 from clock import CudaClock, DeviceClock, HostClock
 from decoding import Decoding
-from made_model import LLAMA_3_8B, MadeCodes, MadeModel, MadeWeights, Row
+from made_model import LLAMA_3_8B, QWEN3_30B_A3B, MadeCodes, MadeModel, MadeWeights, Row
 
 from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
+from legato_engine.kernels.routing import ExpertRouting
 from legato_engine.models.config import ModelConfig
+from legato_engine.models.experts import ExpertsConfig
 from legato_engine.weights.expected import projections
 
 Result = dict[str, Any]
-DECODE_SHARE, IDLE_SHARE, PREFILL_SHARE = 0.70, 0.05, 0.50  # aims: at least, at most, at least
+IDLE_SHARE = 0.05  # an aim: at most
 # Aims of quantized weights: times as fast as 16 bits, by form and figure.
-FORMS = ("FP8, channel", "FP8, blocks", "W4A16")
+FORMS = {
+    "llama-3-8b": ("FP8, channel", "FP8, blocks", "W4A16"), "qwen3-30b-a3b": ("FP8, blocks", "MXFP4"), "tiny": (),
+    "tiny-experts": (),
+}  # fmt: skip
 FASTER = {
     ("FP8, channel", "1 row"): 1.55, ("FP8, channel", "64 rows"): 1.3, ("FP8, channel", "prompt"): 1.4,
     ("FP8, blocks", "1 row"): 1.55, ("W4A16", "1 row"): 2.2,
@@ -52,6 +59,8 @@ class Sizes:
     copied: int
     steps: int
     block: int = 64
+    decode_share: float = 0.70  # aims: at least
+    prefill_share: float = 0.50
 
     @property
     def blocks(self) -> int:
@@ -71,9 +80,19 @@ class Sizes:
 
 SHAPES = {
     "llama-3-8b": Sizes(LLAMA_3_8B, (1, 32, 64), 1024, 8192, 512, 8192, 2 << 30, 50),
+    "qwen3-30b-a3b": Sizes(
+        QWEN3_30B_A3B, (1, 32, 64), 1024, 8192, 512, 8192, 2 << 30, 50, decode_share=0.6, prefill_share=0.4
+    ),
     "tiny": Sizes(
         replace(
             LLAMA_3_8B, layers=1, hidden_size=64, heads=4, kv_heads=2, head_dim=32, intermediate_size=96, vocab_size=320
+        ),
+        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16,
+    ),
+    "tiny-experts": Sizes(
+        replace(
+            QWEN3_30B_A3B, layers=1, hidden_size=64, heads=4, kv_heads=2, head_dim=32, vocab_size=320,
+            experts=ExpertsConfig(ExpertRouting(6, 2), 32),
         ),
         (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16,
     ),
@@ -159,14 +178,14 @@ class ModelBench:
         return {"what": self._named(f"replay equals eager, {self._rows(count)}"), "equal": equal}
 
     def _decoding(self, count: int, bandwidth: float) -> Iterator[Result]:
-        read = self._read() + count * self.sizes.context * self.sizes.token_bytes(self.dtype)
+        read = self._read(count) + count * self.sizes.context * self.sizes.token_bytes(self.dtype)
         for eager in (False,) if self._form else (True, False):
             decoding = Decoding(self._model, self.device, count, self.sizes.context, eager)
             took = self.clock.seconds(decoding.step, self.sizes.steps)
             what = self._named(f"decode, {self._rows(count)}, {'eager' if eager else 'by graph'}")
             share = read / bandwidth / took
             result = {"what": what, "value": took * 1e3, "unit": "ms", "share": share, "of": "the bandwidth floor"}
-            yield result | _aim(share, DECODE_SHARE, not eager and count == 1)
+            yield result | _aim(share, self.sizes.decode_share, not eager and count == 1)
             if not eager:
                 self._seconds[self._form, "1 row" if count == 1 else f"{count} rows"] = took
             if not eager and not self._form:
@@ -182,6 +201,9 @@ class ModelBench:
     def _prefill(self, chunk: int, limit: float) -> Result:
         config, tokens = self.sizes.config, self.sizes.prompt
         linear = sum(outputs * inputs for outputs, inputs in projections(config).values())
+        if config.experts is not None:
+            expert = 3 * config.hidden_size * config.experts.inner
+            linear += (config.layers - len(config.experts.dense_layers)) * config.experts.routing.active * expert
         attention = 2 * config.layers * config.heads * config.head_dim * tokens * (tokens + 1)
         operations = 2 * tokens * linear + attention + 2 * config.vocab_size * config.hidden_size
         took = self.clock.seconds(lambda: self._compute_prompt(chunk), 2)
@@ -196,7 +218,7 @@ class ModelBench:
             "ms": took * 1e3,
         }
         share = rate / limit
-        return result | {"share": share, "of": "the product"} | _aim(share, PREFILL_SHARE, chunk == tokens)
+        return result | {"share": share, "of": "the product"} | _aim(share, self.sizes.prefill_share, chunk == tokens)
 
     def _compute_prompt(self, chunk: int) -> None:
         tokens = [index % self.sizes.config.vocab_size for index in range(self.sizes.prompt)]
@@ -205,11 +227,24 @@ class ModelBench:
             piece = tokens[start : start + chunk]
             self._model.step([Row(piece, start, blocks, start + len(piece) == len(tokens))])
 
-    def _read(self) -> int:
-        """Bytes of weights in a step: all but the table of embeddings, where that is not the head's."""
+    def _read(self, rows: int) -> float:
+        """Bytes of weights in a step: all but the table of embeddings, where that is not the head's, and experts that
+        no token chooses, if all are chosen equally often."""
         config = self.sizes.config
         table = config.vocab_size * config.hidden_size * self.dtype.itemsize
-        return self._model.backend.nbytes - (0 if config.tie_word_embeddings else table)
+        read = self._model.backend.nbytes - (0 if config.tie_word_embeddings else table)
+        if config.experts is None:
+            return read
+        routing = config.experts.routing
+        return read - self._expert_bytes(config.experts) * (1 - routing.active / routing.count) ** rows
+
+    def _expert_bytes(self, experts: ExpertsConfig) -> float:
+        config = self.sizes.config
+        name = experts.shape(config.architecture, config.hidden_size, 0).down(0)
+        form = self._weights.grouped_form(f"{name}.weight")
+        bits = form.bits if form else 8 * self.dtype.itemsize
+        layers = config.layers - len(experts.dense_layers)
+        return layers * experts.routing.count * 3 * config.hidden_size * experts.inner * bits / 8
 
     def _named(self, what: str) -> str:
         return f"{self._form}: {what}" if self._form else what
@@ -232,12 +267,12 @@ def on_gpu(shape: str) -> ModelBench:
             f"{shape} needs {needed / 1e9:.0f} GB of memory, of which {torch.cuda.get_device_name(place)} has "
             f"{free / 1e9:.0f} GB free: use a GPU with more, or --shape tiny"
         )
-    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place), FORMS if shape == "llama-3-8b" else ())
+    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place), FORMS[shape])
 
 
-def interpreted() -> ModelBench:
-    """The tiny shape in Triton's interpreter: shows that all of it runs. Its figures say nothing."""
-    return ModelBench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock(), FORMS[:1])
+def interpreted(shape: str) -> ModelBench:
+    """A tiny shape in Triton's interpreter: shows that all of it runs. Its figures say nothing."""
+    return ModelBench(SHAPES[shape], Interpreted(), torch.float32, HostClock(), FORMS["llama-3-8b"][:1])
 
 
 def table(machine: dict[str, Any], result: list[Result]) -> str:

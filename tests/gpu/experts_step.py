@@ -1,12 +1,15 @@
 """A mixture of experts with random weights, computed by the layer of the backend for GPUs, and by its reference."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import made_codes
+import plain_model
 import torch
 from places import TOLERANCE, Place
+from torch.nn.functional import linear
 
 from legato_engine.backends.cuda.device import Cuda, Interpreted
 from legato_engine.backends.cuda.experts import Mixtures
@@ -64,13 +67,14 @@ class MadeExperts:
     def vector(self, name: str) -> torch.Tensor:
         return self.tensors[name].float()
 
-    def expert(self, number: int) -> reference.Expert:
-        """An expert's weights in float32."""
-        gate, up, down = (self._floats(f"{number}.{name}.weight") for name in self._sizes)
-        biases = [self.tensors.get(f"{number}.{name}.bias") for name in self._sizes]
-        if biases[0] is None:
-            return reference.Expert(torch.cat((gate, up)), down)
-        return reference.Expert(torch.cat((gate, up)), down, torch.cat(biases[:2]).float(), biases[2])
+    def expert(self, number: int, x: torch.Tensor, gating: Gating) -> torch.Tensor:
+        """An expert's results in float32."""
+        gate, up, down = (self._linear(f"{number}.{name}") for name in self._sizes)
+        return down(reference.gated(torch.cat((gate(x), up(x)), 1), gating))
+
+    def _linear(self, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        weight, bias = self._floats(f"{name}.weight"), self.tensors.get(f"{name}.bias")
+        return lambda x: linear(x, weight, None if bias is None else bias.float())
 
     def _floats(self, name: str) -> torch.Tensor:
         return self.codes[name].floats() if name in self.codes else self.tensors[name].float()
@@ -93,34 +97,48 @@ def check(
     if only is not None:
         weights.tensors["router.weight"] *= 0
         weights.tensors["router.bias"] = torch.arange(shape.routing.count).eq(only).float()
-    found = compute(place, dtype, shape, weights, x, step.present)
+    layer = MadeLayer(place, dtype, shape, weights, step)
+    found = layer(x.to(place.device)).cpu()
+    layer.check_blocks(step.tokens)
 
     given = x[: step.present].float()
     logits = given @ weights.vector("router.weight").T
     logits += weights.vector("router.bias") if shape.router_bias else 0
     chosen = reference.route(logits, None, shape.routing)
-    experts = [weights.expert(number) for number in range(shape.routing.count)]
-    expected = reference.experts(given, chosen, experts, shape.gating)
+    expected = plain_model.mixture(given, chosen, lambda number, x: weights.expert(number, x, shape.gating))
     away = (found[: step.present] - expected).norm(dim=1) / expected.norm(dim=1)
     assert bool((away <= TOLERANCE[dtype]).all()), f"off by {away.tolist()}"  # NaN is not
     assert not found[step.present :].any()
     return found
 
 
-def compute(
-    place: Place, dtype: torch.dtype, shape: ExpertsShape, weights: MadeExperts, x: torch.Tensor, present: int
-) -> torch.Tensor:
-    """The results of tokens x, of which only the first `present` exist. Checks that others are in no block."""
-    device = Interpreted(place.processors) if place.small else Cuda(place.device)
-    workspace = Workspace(device.place)
-    products = ProductMemory(dtype, device, workspace)
-    mixture = Mixtures(weights, products, workspace).make(shape, None)  # type: ignore[arg-type]
-    workspace.make_room(Room(len(x), len(x), 1, 16))
-    starts = place.ints([*range(present), present])
-    found = mixture(SimpleNamespace(starts=starts), x.to(device.place)).cpu()  # type: ignore[arg-type]
-    rows = mixture.memory.multiplying(len(x), mixture.down.weights.bits).tiles["TILE_M"]
-    assert mixture.memory.blocks(len(x), rows).table[:, 2].sum() == present * shape.routing.active
-    return found
+class MadeLayer:
+    """The layer with these weights, for `tokens` of which the first `present` exist."""
+
+    def __init__(
+        self, place: Place, dtype: torch.dtype, shape: ExpertsShape, weights: MadeExperts, step: MixtureStep
+    ) -> None:
+        self.device = Interpreted(place.processors) if place.small else Cuda(place.device)
+        workspace = Workspace(self.device.place)
+        products = ProductMemory(dtype, self.device, workspace)
+        self._mixture = Mixtures(weights, products, workspace).make(shape, None)  # type: ignore[arg-type]
+        workspace.make_room(Room(step.tokens, step.tokens, 1, 16))
+        self._starts = place.ints([*range(step.present), step.present])
+        self._pairs = step.present * shape.routing.active
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The results, which the next call overwrites."""
+        return self._mixture(SimpleNamespace(starts=self._starts), x)  # type: ignore[arg-type]
+
+    def results(self, tokens: int) -> torch.Tensor:
+        """The results of the last call or replay."""
+        return self._mixture.out.take(tokens)
+
+    def check_blocks(self, tokens: int) -> None:
+        """Checks that padding is in no block of the last step."""
+        memory = self._mixture.memory
+        rows = memory.multiplying(tokens, self._mixture.down.weights.bits).tiles["TILE_M"]
+        assert memory.blocks(tokens, rows).table[:, 2].sum() == self._pairs
 
 
 def shape_of(

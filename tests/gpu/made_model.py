@@ -5,6 +5,7 @@ machine with torch, triton and numpy alone.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -16,9 +17,11 @@ from made_codes import form_of, made
 from legato_engine.backends.cuda.backend import CudaBackend
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
+from legato_engine.kernels.routing import ExpertRouting
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
+from legato_engine.models.experts import ExpertsConfig
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.fingerprint import FileSpan
@@ -28,6 +31,11 @@ LLAMA_3_8B = ModelConfig(
     architecture="LlamaForCausalLM", layers=32, hidden_size=4096, heads=32, kv_heads=8, head_dim=128,
     intermediate_size=14336, vocab_size=128256, max_length=8192, rope_theta=500000.0, rope_scaling=None,
     rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+
+QWEN3_30B_A3B = replace(
+    LLAMA_3_8B, architecture="Qwen3MoeForCausalLM", layers=48, hidden_size=2048, kv_heads=4, intermediate_size=6144,
+    vocab_size=151936, rope_theta=1e7, rms_norm_eps=1e-6, experts=ExpertsConfig(ExpertRouting(128, 8), 768),
 )  # fmt: skip
 
 

@@ -1,12 +1,15 @@
 """A model as written down: one whole sequence, in float32 on the processor, with no KV cache."""
 
+from collections.abc import Callable
+
 import torch
 
+from legato_engine.kernels.reference.experts import route
 from legato_engine.weights.checkpoint import Checkpoint
 
 
 def logits(weights: Checkpoint, tokens: list[int]) -> torch.Tensor:
-    """Logits of a Llama, a Qwen3 or a Gemma 3, after each token: float32 [tokens, vocab]."""
+    """Logits of a Llama, a Qwen3 with or without experts, or a Gemma 3, after each token: float32 [tokens, vocab]."""
     config = weights.config
     gemma = config.architecture == "Gemma3ForCausalLM"
     hidden = _matrix(weights, "model.embed_tokens")[tokens] * config.embedding_multiplier
@@ -15,7 +18,7 @@ def logits(weights: Checkpoint, tokens: list[int]) -> torch.Tensor:
         x = _attention(weights, layer, _norm(weights, f"{name}.input_layernorm", hidden))
         hidden = hidden + (_norm(weights, f"{name}.post_attention_layernorm", x) if gemma else x)
         x = _norm(weights, f"{name}.{'pre_feedforward' if gemma else 'post_attention'}_layernorm", hidden)
-        x = _mlp(weights, f"{name}.mlp", x, gemma)
+        x = _experts(weights, layer, x) if config.experts else _mlp(weights, f"{name}.mlp", x, gemma)
         hidden = hidden + (_norm(weights, f"{name}.post_feedforward_layernorm", x) if gemma else x)
     head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
     return _norm(weights, "model.norm", hidden) @ _matrix(weights, head).T
@@ -25,6 +28,27 @@ def _mlp(weights: Checkpoint, name: str, x: torch.Tensor, gelu: bool) -> torch.T
     gate, up, down = (_matrix(weights, f"{name}.{part}_proj") for part in ("gate", "up", "down"))
     gated = torch.nn.functional.gelu(x @ gate.T, approximate="tanh") if gelu else torch.nn.functional.silu(x @ gate.T)
     return gated * (x @ up.T) @ down.T
+
+
+def _experts(weights: Checkpoint, layer: int, x: torch.Tensor) -> torch.Tensor:
+    config = weights.config
+    assert config.experts is not None
+    shape = config.experts.shape(config.architecture, config.hidden_size, layer)
+    chosen = route(x @ _matrix(weights, shape.names.router).T, None, shape.routing)
+    names = shape.names.gate.removesuffix(".gate_proj")
+    return mixture(x, chosen, lambda number, x: _mlp(weights, names.format(number), x, gelu=False))
+
+
+def mixture(
+    x: torch.Tensor, chosen: list[list[tuple[int, float]]], expert: Callable[[int, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """The weighted sums of experts; `expert` computes all tokens of one together."""
+    sums = torch.zeros_like(x)
+    shares = [dict(pairs) for pairs in chosen]
+    for number in sorted(set().union(*shares)):
+        tokens = [token for token, share in enumerate(shares) if number in share]
+        sums[tokens] += expert(number, x[tokens]) * torch.tensor([shares[token][number] for token in tokens])[:, None]
+    return sums
 
 
 def _attention(weights: Checkpoint, layer: int, x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,8 @@ from places import Place, over
 
 from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
+from legato_engine.kernels.routing import ExpertRouting
+from legato_engine.models.experts import ExpertsConfig
 
 LLAMA = replace(
     LLAMA_3_8B, layers=4, hidden_size=768, heads=12, kv_heads=3, head_dim=64, intermediate_size=1000, vocab_size=3001
@@ -17,6 +19,8 @@ LLAMA = replace(
 FAMILIES = {
     "llama": LLAMA,
     "qwen3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=128, kv_heads=12, tie_word_embeddings=True),
+    # All experts compute each token: where some are chosen, roundings in 16 bits choose others.
+    "qwen3 moe": replace(LLAMA, architecture="Qwen3MoeForCausalLM", experts=ExpertsConfig(ExpertRouting(4, 4), 264)),
     "gemma3": replace(
         LLAMA,
         architecture="Gemma3ForCausalLM",

@@ -68,3 +68,12 @@ def test_the_shipped_table_is_as_tuning_would_write_it_and_has_a_row_for_every_c
     assert configurations.FILE.read_text() == shipped.text()
     for kernel in {row.kernel for row in shipped.rows}:
         assert isinstance(configurations.choose(kernel, {}, "sm_121"), Configuration)
+
+
+@pytest.mark.parametrize("rows", [16, 32, 64, 128])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90", "sm_100", "sm_121"])
+def test_blocks_of_experts_have_the_rows_of_their_tiles_in_all_formats(rows, bits, chip):
+    """Both products of a mixture have the same blocks, also if their formats differ."""
+    shape = {"rows": rows, "bits": bits}
+    assert configurations.choose("multiply_experts", shape, chip).tiles["TILE_M"] == rows
