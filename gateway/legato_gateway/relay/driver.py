@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
-from legato_gateway.relay import lifecycle, movable, retry
+from legato_gateway.relay import lifecycle, movable, poison, retry
 from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.choice import OutputChoice
+from legato_gateway.relay.choice_splitter import ChoiceSplitter
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
@@ -36,8 +37,8 @@ class SubRequestDriver:
     ) -> None:
         self._registry = context.registry
         self._dispatcher = dispatcher
+        self._splitter = ChoiceSplitter(context, dispatcher, self.step)
         self._fleet = context.fleet
-        self._history = context.history
         self._metrics = context.metrics
         self._demand = context.demand
         self._latency = latency
@@ -155,7 +156,8 @@ class SubRequestDriver:
             if sub.needs(worker):
                 self._worker_lost(sub, worker, text, died)
         for generation in self._registry.generations():
-            self._confirm(generation, worker, died)
+            if poison.confirm(generation, worker, died):
+                self._refused_as_poison(generation, "prefill")
 
     def drained(self, worker: str) -> None:
         """Empties `worker`: its sub-requests migrate as soon as another worker can take them."""
@@ -305,28 +307,15 @@ class SubRequestDriver:
         if code not in retry.NO_ROOM_CODES:
             self._demand.retried(code, self._timers.time())
 
-    def _confirm(self, generation: RunningGeneration, worker: str, died: bool) -> None:
-        """Counts a death that the other worker of the pair reported first, once this gateway notices it."""
-        noticed = {process for process in generation.suspected if process[0] == worker}
-        generation.suspected -= noticed
-        if died and noticed:
-            generation.deaths |= noticed
-            self._refused_as_poison(generation, "prefill")
-
     def _refused_as_poison(self, generation: RunningGeneration, part: Part) -> bool:
-        if poisonous := self._poisonous(generation):
+        if refused := poison.is_poisonous(generation, self._fleet, self._policy.poison_deaths):
             self._finish(generation, SuspectedPoison("two workers died while they ran this request", part=part))
-        return poisonous
-
-    def _poisonous(self, generation: RunningGeneration) -> bool:
-        """True if enough workers died of it. A broken connection looks like a death until the same epoch is back."""
-        dead = [death for death in generation.deaths if not self._fleet.lives(*death)]
-        return len(dead) >= self._policy.poison_deaths
+        return refused
 
     # ── actions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _dispatch(self, sub: SubRequest) -> None:
-        for part in self._split_if_different(sub):
+        for part in self._splitter.unlike_parts(sub):
             if part.stage is Stage.WAITING:  # else an earlier part failed for good and the request ended
                 self._place(part)
 
@@ -367,7 +356,7 @@ class SubRequestDriver:
             sub.retry = None
 
     def _seek_target(self, sub: SubRequest) -> None:
-        for part in self._split_in_place(sub) if len(sub.choices) > 1 else [sub]:
+        for part in self._splitter.split_in_place(sub) if len(sub.choices) > 1 else [sub]:
             if part.migrations_failed < self._policy.max_migrations:
                 part.tried = NEVER
                 self._registry.leaving.add(part)
@@ -397,30 +386,3 @@ class SubRequestDriver:
         sub.migrations_failed += 1
         sub.migrate_after = self._timers.time() + retry.migration_delay(sub.migrations_failed, self._policy)
         self._seek_target(sub)
-
-    # ── splitting by choice ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _split_if_different(self, sub: SubRequest) -> list[SubRequest]:
-        """Returns `sub`, or one part for each unfinished choice if one of them has tokens."""
-        if len(sub.choices) == 1 or not any(sub.generation.choices[choice].tokens for choice in sub.choices):
-            return [sub]
-        return self._split(sub)
-
-    def _split_in_place(self, sub: SubRequest) -> list[SubRequest]:
-        """Splits a running `sub` into one part per unfinished choice, and notifies its worker of their ids."""
-        place = sub.place
-        assert place is not None
-        parts = self._split(sub)
-        self._registry.split(sub.id, parts)
-        for part in parts:
-            self._registry.place(part, place)
-        self._dispatcher.split(sub.id, place, {part.choices[0]: part.id for part in parts})
-        return parts
-
-    def _split(self, sub: SubRequest) -> list[SubRequest]:
-        parts = [sub.split_off(choice) for choice in sub.open]
-        for part in parts:
-            self._history.also(part.id, sub.generation.route)
-            self._registry.add(part)
-        self.step(sub, E.SPLIT)
-        return parts
