@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_WEIGHT_SUFFIXES = ("weight", "qweight", "weight_packed")
+_WEIGHTS = ("weight", "qweight", "weight_packed", "_proj", "_blocks")  # ends of names; the last two of gpt-oss
 _LARGEST_HEADER = 100_000_000  # bytes, as safetensors' own limit
 ReadRange = Callable[[int, int], bytes]  # of the file, from the first byte to the one after the last
 
@@ -36,7 +36,7 @@ def write(read: ReadRange, path: Path, size: int, threads: ThreadPoolExecutor) -
 
 def _spans_without_weights(header: dict[str, dict[str, list[int]]]) -> list[tuple[int, int]]:
     """Returns the places of tensors that are not weights, after the header; neighbours are one span."""
-    names = (name for name in header if name != "__metadata__" and name.rpartition(".")[2] not in _WEIGHT_SUFFIXES)
+    names = (name for name in header if name != "__metadata__" and not name.endswith(_WEIGHTS))
     spans = list[tuple[int, int]]()
     for begin, end in sorted((begin, end) for begin, end in (header[name]["data_offsets"] for name in names)):
         first = spans.pop()[0] if spans and spans[-1][1] == begin else begin

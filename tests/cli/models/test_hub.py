@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import huggingface_hub
 import local_services
@@ -17,9 +18,10 @@ import tiny_files
 import yaml
 from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS
 
-from legato_cli.models import hub, hub_content, hub_model, model
+from legato_cli.models import hub, hub_content, hub_model, model, shard_outline
 from legato_cli.models.hub_content import HubSnapshot
 from legato_cli.models.hub_model import HubName
+from legato_engine.weights.opening import open_weights
 from legato_protocol import names
 
 SPEC = f"hf:{REPO}@{COMMIT}"
@@ -329,3 +331,23 @@ def until_free(folder):
             except BlockingIOError:
                 assert time.monotonic() < until, "it goes on"
                 time.sleep(0.02)
+
+
+def test_weights_of_experts_in_one_tensor_are_holes_of_an_outline(tmp_path):
+    """Their exponents are real."""
+    quantized_folders.write_gpt_oss(tmp_path)
+    file, reads = tmp_path / "model.safetensors", []
+    expected = {name: open_weights(tmp_path).packed_bits(name) for name in open_weights(tmp_path).quantized()}
+    whole = file.read_bytes()
+
+    def read(begin, end):
+        reads.append(end - begin)
+        return whole[begin:end]
+
+    with ThreadPoolExecutor(1) as threads:
+        shard_outline.write(read, file, len(whole), threads)
+
+    checkpoint = open_weights(tmp_path)
+    assert {name: checkpoint.packed_bits(name) for name in checkpoint.quantized()} == expected
+    assert sum(reads) < len(whole) / 4
+    assert not any(checkpoint.tensor(name).any() for name in expected)
