@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_experts
 import torch
 from kernel_inspection import inspect
 
@@ -78,9 +79,12 @@ WEIGHTS = {  # kind, inputs that share a scale, zero points or minima
     "W8A8": (CodeKind.INT8, HIDDEN, ""),
     "FP8, blocks": (CodeKind.FLOAT8, 128, ""),
     "FP8, channel": (CodeKind.FLOAT8, HIDDEN, ""),
+    "MXFP4": (CodeKind.FLOAT4, 32, ""),
+    "W8A16": (CodeKind.INT8, 64, "zeros"),
+    "Q6_K": (CodeKind.INT8, 16, ""),
 }
 FLOAT8 = ("FP8, blocks", "FP8, channel")
-CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in WEIGHTS), ("Q4_K", 32), ("FP8, blocks", 32))
+CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in [*WEIGHTS][:7]), ("Q4_K", 32), ("FP8, blocks", 32))
 ATTENTION_AND_PRODUCTS = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
 # Compiled in every run: on one chip, a shape of the page, all other kernels, and the shape with most registers.
 EVERY_RUN = {"sm_90": ATTENTION[2]}
@@ -131,6 +135,7 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
     if has_float8(chip):
         for name in FLOAT8:
             yield name, partial(_multiply_fp8, chip, name)
+    yield from gpu_experts.cases(chip, whole, _weight)
     if chip == ATTENTION_AND_PRODUCTS:
         return
     residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
@@ -203,9 +208,11 @@ def _sample(chip: str) -> None:
 def _weight(name: str) -> CodeMatrix:
     kind, group, least = WEIGHTS[name]
     groups, unit = HIDDEN // group, unit_of(kind, HIDDEN, group)
-    shape = (HIDDEN // (2 * unit), HIDDEN, unit) if kind is CodeKind.INT4 else (HIDDEN, HIDDEN)
+    shape = (HIDDEN // (2 * unit), HIDDEN, unit) if kind.paired else (HIDDEN, HIDDEN)
     codes = empty(*shape, dtype=torch.int8 if kind is CodeKind.INT8 else torch.uint8)
     scale = GroupScales(empty(groups, HIDDEN, dtype=torch.float32 if kind is CodeKind.FLOAT8 else torch.float16))
+    if kind is CodeKind.FLOAT4:
+        scale = GroupScales(empty(groups, HIDDEN, dtype=torch.uint8))
     if least == "minima":
         factors = empty(groups // 8, HIDDEN, dtype=torch.float16)
         scale = GroupScales(empty(groups, HIDDEN, dtype=torch.int8), factors)
