@@ -42,40 +42,49 @@ class Fp4Weight(QuantizedWeight):
 
     def _scales(self) -> torch.Tensor:
         """Halves of the scales; 0 for groups without another number, so that any exponent of theirs is exact."""
-        scales = self._checked().view(torch.float8_e8m0fnu).float() / 2
+        scales = self._scales_of_groups().float() / 2
         inexact = scales.half().float() != scales
         if inexact.any():
             unused = self._codes(self._stored(), 0, self.shape[0]).view(*scales.shape, GROUP).any(2).logical_not()
             scales[inexact & unused] = 0
         return scales
 
-    def _checked(self) -> torch.Tensor:
-        """Exponents. Raises CorruptModel if one stands for NaN, or if all are 0."""
-        exponents = self._exponents()
-        if (exponents == _NAN).any():
+    def _scales_of_groups(self) -> torch.Tensor:
+        """float8_e8m0fnu [out, in / GROUP]. Raises CorruptModel."""
+        self._check_exponents()
+        return self._exponents().contiguous().view(torch.float8_e8m0fnu)
+
+    def _check_exponents(self) -> None:
+        """Raises CorruptModel if one stands for NaN, or if all are 0."""
+        _, highest = self._bounds
+        if highest == _NAN:
             raise CorruptModel(f"{self._name('scale')}: a scale is NaN; finite ones are needed")
-        if not exponents.any():
+        if highest == 0:
             raise CorruptModel(f"{self._name('scale')}: all scales are 2^-127; the file may be incomplete")
-        return exponents
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        """The lowest and the highest exponent."""
+        exponents = self._exponents().numpy()  # many small weights: starting torch's threads would take longer
+        return int(exponents.min()), int(exponents.max())
 
     @cached_property
     def packed_bits(self) -> float | None:
         """Bits per value of `packed`; None if float16 cannot hold the scales. Reads scales; codes only if some of them
         do not fit. Raises CorruptModel."""
-        exponents = self._checked()
-        if int(exponents.min()) in _EXACT and int(exponents.max()) in _EXACT:
+        self._check_exponents()
+        if all(bound in _EXACT for bound in self._bounds):
             return 8.5
         scales = self._scales()
         return 8.5 if torch.equal(scales.half().float(), scales) else None
 
     def grouped(self) -> Grouped:
         codes = unpack(self._stored(), 4).contiguous()
-        scales = Scales(self._checked().contiguous().view(torch.float8_e8m0fnu))
-        return Grouped(Element.FLOAT4, codes, GROUP, scales)
+        return Grouped(Element.FLOAT4, codes, GROUP, Scales(self._scales_of_groups()))
 
     @cached_property
     def grouped_form(self) -> GroupedForm:
-        self._checked()
+        self._check_exponents()
         return GroupedForm(Element.FLOAT4, GROUP, 4 + 8 / GROUP)
 
 
