@@ -46,19 +46,10 @@ TARGETS = {
     "relay": Mutated(
         ("legato_gateway/relay/*",),
         (
-            "tests/gateway/relay/test_choice.py",
-            "tests/gateway/relay/test_dispatcher.py",
-            "tests/gateway/relay/test_driver.py",
-            "tests/gateway/relay/test_generation.py",
-            "tests/gateway/relay/records/test_history.py",
-            "tests/gateway/relay/test_lifecycle.py",
-            "tests/gateway/relay/test_listener.py",
-            "tests/gateway/relay/test_migrations.py",
-            "tests/gateway/relay/test_registry.py",
-            "tests/gateway/relay/test_relay_ends.py",
-            "tests/gateway/relay/test_retry.py",
-            "tests/gateway/relay/test_sub_request.py",
-            "tests/gateway/relay/test_schedules.py",
+            "tests/gateway/relay",
+            "--ignore=tests/gateway/relay/test_relay.py",
+            "--deselect=tests/gateway/relay/test_lifecycle.py::test_the_readme_has_the_diagram_of_the_table_and_the_docs_"
+            "explain_every_stage",
         ),
     ),
     "admission": Mutated(("legato_gateway/admission/*",), ("tests/gateway/admission",)),

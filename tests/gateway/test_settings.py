@@ -56,12 +56,6 @@ def test_a_bad_value_names_its_flag(capsys):
         assert re.search(rf"argument {flag}: not a valid \w+: {shown} \(.+\)", capsys.readouterr().err), value
 
 
-def test_what_is_missing_is_named(capsys):
-    with pytest.raises(SystemExit):
-        _read()
-    assert "required: --model" in capsys.readouterr().err
-
-
 CERTIFICATE = "--tls-certificate-file=tls.crt --tls-key-file=tls.key"
 IN_CLUSTER = "--workers-service=s-workers --namespace=n"
 INTERNAL = "--internal-tls-folder=tls --internal-tls-name=s-workers.n.svc"

@@ -218,11 +218,6 @@ def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_sec
     assert later["pools"]["prefill"] != first["pools"]["prefill"]
 
 
-def test_at_rest_nothing_is_written(look):
-    first = look(known=IDLE).status
-    assert look(1500.0, status={"scaling": first}).status == first
-
-
 def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(look, build):
     scaled = look()
     made = with_scaling(Plan((), {"conditions": []}, 30.0), _observed(build), scaled)

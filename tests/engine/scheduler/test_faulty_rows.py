@@ -1,6 +1,5 @@
 """A row for which nothing could be sampled: only the blocks that nobody else computed cannot be found any longer."""
 
-import pytest
 from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
 
 from legato_engine.scheduler.requests.request import RequestState
@@ -24,23 +23,6 @@ def test_a_peer_that_is_sent_faulty_blocks_keeps_them_from_nobody_else():
     worker.outgoing.abort(outgoing_of(request))
     worker.check()
     assert worker.counts.free == worker.pool.size
-
-
-@pytest.mark.parametrize("length", [9, 13, 16])
-def test_a_request_that_shares_blocks_with_a_faulty_one_goes_on_and_its_blocks_stay_findable(length):
-    worker = Worker()
-    first, third = ask(length, max_tokens=14), Client((*prompt(length), 7), seed=3)
-    worker.add(first)
-    worker.step()
-    found = set(worker.pool.cache)
-    assert len(found) == length // 4
-    worker.add(Client((*prompt(length), 99, 98, 97, 96)))
-    worker.break_down()
-    assert found <= set(worker.pool.cache)
-    request = worker.add(third)
-    worker.step()
-    assert request.cached_tokens == length // 4 * 4
-    worker.run(first, third)
 
 
 def test_a_faulty_request_takes_nothing_of_the_cache_that_is_not_its_own():

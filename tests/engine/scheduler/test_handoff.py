@@ -33,20 +33,6 @@ def states(requests):
     return [request.state for request in requests]
 
 
-@pytest.mark.parametrize("choices", [(0,), (0, 1, 2)])
-@pytest.mark.parametrize("length", [1, 4, 7, 18, 24])
-@pytest.mark.parametrize("max_tokens", [1, 6])
-def test_a_sequence_goes_on_at_the_receiver(pair, length, choices, max_tokens):
-    sender, receiver = pair
-    client = ask(length, max_tokens=max_tokens, choices=choices)
-    request, transfer = dispatch(pair, client)
-    assert receiver.incoming.grants() == (transfer,)
-    assert len(transfer.blocks) == min(-(-length // 4) + 1, -(-(length + max_tokens) // 4))
-    hand_over(pair, request, transfer, client)
-    assert sender.idle
-    assert receiver.idle
-
-
 @pytest.mark.parametrize(("length", "max_tokens"), [(14, 2), (13, 40), (12, 4), (15, 1)])
 def test_an_arena_of_one_longest_sequence_takes_its_hand_off(length, max_tokens):
     """As `Generate` would be served here: nothing is reserved beyond its end."""

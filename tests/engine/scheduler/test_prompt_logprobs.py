@@ -52,11 +52,6 @@ def test_a_prompt_with_logprobs_does_not_wait_for_another_that_computes_the_same
     worker.run(plain, client)
 
 
-def test_choices_share_them():
-    worker = Worker()
-    worker.run(asked(worker, choices=(0, 1, 2)))
-
-
 @pytest.mark.parametrize(("choices", "steps"), [((0, 1), 1), ((0,), 2)])
 def test_one_preempted_after_the_fork_or_while_it_decodes_computes_nothing_anew(choices, steps):
     worker = Worker(chunk_tokens=64)

@@ -12,19 +12,6 @@ def sizes(batch):
     return [len(row.tokens) for row in batch.rows]
 
 
-def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
-    worker = Worker(chunk_tokens=8)
-    worker.add(short := ask(3, max_tokens=20))
-    worker.step()
-    worker.add(ask(40, 100))
-    for _ in range(5):
-        before = len(short.got[0])
-        worker.step()
-        assert len(short.got[0]) == before + 1
-        assert sizes(worker.batches[-1]) == [1, 8]
-    worker.run()
-
-
 @pytest.mark.parametrize(
     ("most", "clients", "expected"),
     [

@@ -13,14 +13,6 @@ from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.tenant_counters import TenantOrder
 
 
-def test_idleness_earns_no_credit():
-    queue = held(*(ticket(f"a{i}", "a") for i in range(100)))
-    drained(queue, 50)
-    for i in range(50):
-        queue.offer(ticket(f"b{i}", "b"), BUSY, 0)
-    assert Counter(id[0] for id in drained(queue, 20))["b"] <= 11
-
-
 @pytest.mark.parametrize("levels", [1, 2, 80, 1000])
 def test_a_level_has_its_share_however_many_are_below_it(levels):
     """80 lower levels took 242 of 250 turns when each of them was next after it was passed over 8 times."""

@@ -18,15 +18,6 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.scorers import Objectives
 
 
-def test_with_room_a_request_starts_immediately_and_without_it_waits():
-    queue = Admission()
-    assert isinstance(queue.offer(ticket("a"), FREE, 0), Admit)
-    assert isinstance(queue.offer(ticket("b"), BUSY, 0), Hold)
-    assert (queue.held, queue.held_tokens) == (1, 100)
-    assert [queue.next(fleet, 0) for fleet in (BUSY, FREE)] == [[], ["b"]]
-    assert (queue.held, queue.held_tokens) == (0, 0)
-
-
 def test_the_only_worker_is_given_requests_though_it_failed_often():
     assert isinstance(Admission().offer(ticket("a"), snapshot(broken=True), 0), Admit)
     others = FleetSnapshot((*BUSY.workers, replace(FREE.workers[0], name="u1", broken=True)))
@@ -252,15 +243,6 @@ def test_the_queue_is_bounded(limits):
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
     decision = queue.offer(ticket("d"), BUSY, 0)
     assert (type(decision), decision.reason, decision.quota, decision.retry_after) == (Refuse, QUEUE_FULL, False, 1)
-
-
-def test_a_deadline_that_cannot_be_met_is_refused_immediately():
-    queue = held(*(ticket(str(i), tokens=500, deadline=0) for i in range(4)))
-    for deadline, kind in ((2.0, Refuse), (2.7, Hold)):
-        assert isinstance(queue.offer(ticket("x", deadline=10 + deadline, tokens=100), BUSY, 10), kind)
-    light = queue.offer(ticket("y", tenant="other", deadline=10.9, tokens=100), BUSY, 10)
-    assert isinstance(light, Hold), "its fair share comes before the queue of the heavy tenant"
-    assert isinstance(queue.offer(ticket("z", deadline=10.01, tenant="z"), UNMEASURED, 10), Hold)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from legato_gateway.discovery.addresses import WorkerAddress
-from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expired, Slices, message
+from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Slices, message
 
 CONTROL = ({"name": "control", "port": 8082},)
 
@@ -140,12 +140,6 @@ def test_a_worker_in_two_slices_is_reported_once(first, second, address, swapped
 
 def test_ipv6_addresses_are_bracketed():
     assert addresses(listed(item("a", pod("d-0", "fd00::1"), family="IPv6"))) == {"d-0": "[fd00::1]:8082"}
-
-
-def test_an_expired_watch_is_distinguished_from_another_refusal():
-    for code, kind, text in ((410, Expired, "too old"), (500, BadAnswer, "500: too old")):
-        with pytest.raises(kind, match=text):
-            listed().apply(event("ERROR", {"kind": "Status", "code": code, "message": "too old"}))
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,11 @@ def test_what_no_worker_can_ever_take_is_refused_unless_its_client_has_output(la
 
 @pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])
 def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
-    run, _, sub = started(lab, "p", "p", "d", "d")
+    run, generation, sub = started(lab, "p", "p", "d", "d")
     place = sub.place
     run.fail(sub, code)
     assert (sub.attempt, sub.avoid) == (2, {place.prefill if avoided == "p" else place.decode})
+    assert generation.suspected == set(), "it was only queued"
     assert sub.avoid.isdisjoint(sub.place.workers)
 
 
@@ -193,7 +194,8 @@ def test_two_deaths_while_a_prompt_is_computed_are_counted_whoever_notices_them(
     for _ in range(2):
         run.until(lambda: sub.stage is Stage.PREFILLING)
         _dies(run, run.workers[sub.place.prefill], noticed_by)
-    assert isinstance(error_of(generation), SuspectedPoison)
+    error = error_of(generation)
+    assert (type(error), error.part) == (SuspectedPoison, "prefill")
 
 
 @pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.DECODING])

@@ -82,20 +82,6 @@ def unbroken(chain_of: list[bytes], held: set[bytes] | frozenset[bytes]) -> int:
     return next((i for i, block in enumerate(chain_of) if block not in held), len(chain_of))
 
 
-@pytest.mark.parametrize("fault", ["gap", "repeat", "epoch"])
-def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault):
-    prompt, worker = hashes(6), Worker()
-    first = worker.store(prompt[:3])
-    worker.index.apply("w", first)
-    lost = worker.store(prompt[3:4])
-    event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Removed("other", lost.number, b"")}[fault]
-    assert worker.index.apply("w", event), "the loss is reported, once"
-    assert worker.match(prompt) == 0
-    assert not worker.index.apply("w", event)
-    worker.send_snapshot(pages=3)
-    assert worker.match(prompt) == 6
-
-
 @pytest.mark.parametrize("reconnects", [False, True])
 def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch(reconnects):
     prompt = hashes(6)
@@ -118,17 +104,6 @@ def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch
     assert worker.match(prompt) == 0
     worker.index.forget("w")
     assert worker.index.blocks == 0
-
-
-def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before():
-    """Workers are not trusted to evict leaves first: remembered runs lose their holder with any of their blocks."""
-    prompt = hashes(5 * RUN + 7)
-    worker = Worker(prompt)
-    assert [worker.match(prompt) for _ in range(2)] == [len(prompt)] * 2
-    worker.removes([prompt[2 * RUN + 3]])
-    assert worker.match(prompt) == 2 * RUN + 3
-    worker.stores([prompt[2 * RUN + 3]])
-    assert worker.match(prompt) == len(prompt)
 
 
 def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
@@ -167,15 +142,6 @@ def test_a_full_index_forgets_what_was_used_least_recently_ends_of_prefixes_firs
     left = [len(prompts[0]), len(shared), len(prompts[2]) - 5 * RUN + 3 * RUN + 5, len(prompts[3])]
     assert list(map(worker.match, prompts)) == left
     assert worker.match(hashes(RUN, 104)) == RUN
-
-
-def test_what_was_matched_long_ago_is_forgotten_too():
-    worker = Worker(index=KVIndex(max_blocks=3 * RUN))
-    for seed in range(8):
-        worker.stores(hashes(RUN, seed))
-        if not seed:
-            assert worker.match(hashes(RUN, 0)) == RUN
-    assert [worker.match(hashes(RUN, seed)) for seed in (0, 5, 6, 7)] == [0, RUN, RUN, RUN]
 
 
 def test_a_snapshot_takes_no_more_than_an_equal_share_from_others():

@@ -143,17 +143,6 @@ class Pool:
         return []
 
 
-@pytest.mark.parametrize("seed", range(times(10)))
-def test_of_a_fixed_load_no_sequence_moves_back(seed):
-    """However moves are drawn, they end, no sequence moves twice and no worker becomes hot by them."""
-    pool = Pool(seed, 0, 0, 0, 0)
-    pool.arrive(pool.random.choice((5, 30, 60, 200)), pool.random.random())
-    before = pool.hot.keys()
-    pool.rebalance()
-    assert pool.hot.keys() <= before
-    assert all(len(each.moves) <= 1 for each in pool.sequences)
-
-
 @pytest.mark.parametrize("seed", range(times(3)))
 def test_of_loads_that_come_and_go_few_sequences_move_and_none_goes_to_and_fro(seed):
     pool, every, moves = Pool(seed, 0, 0, 0, 0), {}, 0

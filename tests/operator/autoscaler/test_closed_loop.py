@@ -53,16 +53,6 @@ def test_a_step_of_the_load_is_answered_within_five_seconds_and_the_pool_returns
     assert max(_sizes(looks, "decode")) <= 2
 
 
-def test_a_small_step_is_answered_within_five_seconds_too():
-    """The last ten seconds would call it half of what it is."""
-    cpu = find("cpu-2-cores-smollm2-135m")
-    step = workload(
-        steady(180.0, each=2.0, tokens=500, output=8), steady(30.0, each=0.125, tokens=500, output=8, since=180.0)
-    )
-    looks, _ = _run(step, machine=cpu)
-    assert next(at for at, sizes in looks if sizes["prefill"] > 1) - 180.0 <= 5.0
-
-
 @pytest.mark.parametrize("offset", [0.0, 0.5, 1.0, 1.5])
 def test_a_step_of_prompts_that_fill_decode_workers_grows_prefill_within_five_seconds_and_no_later_than_decode(offset):
     """Prefill computes 4 of 8 prompts a second; the others hold the blocks of the only decode worker."""
@@ -95,12 +85,3 @@ def test_a_constant_load_by_chance_grows_decode_no_more_than_it_needs():
         arrivals.append(Arrival(at, 64, 400))
     looks, _ = _run(workload(arrivals), machine=find("cpu-2-cores-smollm2-135m"))
     assert max(_sizes(looks, "decode", 300.0)) <= 2
-
-
-def test_prompts_that_wait_for_prefill_grow_decode_only_by_what_it_lets_through():
-    """30 s of held prompts would fill nine decode workers. Two start beside the new prefill workers, for what these and
-    decode workers that help will compute, so that nobody waits for them when they serve."""
-    looks, _ = _run(workload(steady(900.0, each=1.0), steady(300.0, since=600.0)))
-    decode = _sizes(looks, "decode")
-    assert set(decode[300:315]) == {1, 2, 3}
-    assert max(decode) <= 3

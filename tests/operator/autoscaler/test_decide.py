@@ -98,13 +98,6 @@ def test_no_prefill_worker_is_added_for_little_or_lone_work(known):
     assert BACKLOG not in _reasons(made)
 
 
-def test_floating_point_adds_no_worker():
-    """7,200 prompts of 350 tokens a minute need seven, and 7.000000000000001 as reckoned."""
-    made = _decide(_queued(0, arriving(7200, 350)))["prefill"]
-    assert _term(made, ARRIVALS).workers > 7
-    assert made.desired == 7
-
-
 def test_workers_that_start_count_for_what_they_will_do_meanwhile():
     """So a pod that cannot be scheduled asks for no further one."""
     starting = prefiller("prefill-1", ready=False, age=50.0, start_seconds=None, sample_age=None)
@@ -226,12 +219,6 @@ def test_unified_workers_add_up_time_for_prompts_and_steps_and_not_blocks(traffi
     made = _decide(known, {"decode": 1}, **UNIFIED)
     assert list(made) == ["decode"]
     assert (made["decode"].desired, decision.PREFILL_AND_DECODE in _reasons(made["decode"])) == (wish, added)
-
-
-def test_bounds_cap_the_wish_and_are_named():
-    made = _decide(_queued(0, arriving(6000, 2000)), scaling={"prefill": {"min": 1, "max": 3}})["prefill"]
-    assert (made.desired, made.capped_by) == (3, "scaling.prefill.max")
-    assert "scaling.prefill.max" in made.change
 
 
 def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():

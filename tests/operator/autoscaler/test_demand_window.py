@@ -3,8 +3,7 @@
 import planned
 import pytest
 
-from legato_operator.autoscaler.demand_window import DemandWindow, merged
-from legato_operator.autoscaler.signals import PromptLengths
+from legato_operator.autoscaler.demand_window import DemandWindow
 from legato_protocol.wire.demand import LengthBucket
 
 
@@ -116,11 +115,6 @@ def test_the_wait_of_the_head_is_summed_by_cause():
     window.add([report("a", head_wait={"prefill": 5.0}), report("b")], 0.0)
     window.add([report("a", head_wait={"prefill": 6.0}), report("b", head_wait={"credits": 0.5})], 2.0)
     assert window.last(60.0)[1].head_wait == {"prefill": 1.0, "credits": 0.5}
-
-
-def test_lengths_of_several_gateways_are_merged():
-    buckets = [LengthBucket(64, 1, 100), LengthBucket(8, 2, 20), LengthBucket(64, 1, 90)]
-    assert merged(buckets) == (PromptLengths(8, 2, 20), PromptLengths(64, 2, 190))
 
 
 @pytest.mark.parametrize("lengths", [(10,), (10, 10, 10)])

@@ -110,15 +110,6 @@ async def test_program_that_cannot_be_started_is_told(f, build):
     await f.wait(lambda: f.has_none("Pod"))
 
 
-async def test_leaving_the_cluster_leaves_no_process(fakes, build):
-    async with fakes(reconciled=False) as f:
-        f.steer("w", "stubborn")
-        await _start(f, build())
-        await f.wait(f.ready)
-        pids = f.starts("w")
-    assert all([await _gone(pid) for pid in pids])
-
-
 def test_backoff_doubles_and_starts_over_after_a_healthy_run():
     backoff = CrashBackoff(first=1, longest=5, reset_after=10)
     assert [backoff.delay(0) for _ in range(4)] == [1, 2, 4, 5]

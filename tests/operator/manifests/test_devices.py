@@ -20,8 +20,3 @@ def test_containers_hold_theirs_together_and_one_that_runs_before_them_holds_its
 def test_sidecar_runs_beside_the_containers():
     sidecar = _container({"restartPolicy": "Always"}, requests={GPU: 1})
     assert devices.requested({"containers": [_container(requests={GPU: 1})], "initContainers": [sidecar]}) == {GPU: 2}
-
-
-def test_pods_without_resources_hold_none():
-    assert devices.requested({"containers": [{"name": "worker"}]}) == {}
-    assert devices.gpus({GPU: 2, NIC: 1, "example.com/slice": 1}, (GPU, "example.com/slice")) == 3

@@ -175,8 +175,3 @@ def test_fact_is_read_from_metadata(fact, metadata, value):
 def test_control_address_of_a_local_pod_is_announced():
     announced = {"podIP": "127.0.0.1", "ports": {"control": 4711}}
     assert pod_facts.read(_pod(announced, {"name": "worker"}), NOW).address == "127.0.0.1:4711"
-
-
-@pytest.mark.parametrize(("labels", "belongs"), [({ROLE: "decode"}, True), ({ROLE: "other"}, False), ({}, False)])
-def test_pods_of_others_do_not_belong(labels, belongs):
-    assert pod_facts.belongs(_pod(labels=labels)) is belongs
