@@ -50,8 +50,8 @@ from legato_operator.waking import DemandWaker
 from legato_protocol.settings import durations
 
 USER = "legato-up"  # the field manager of the manifest's file
-LOOK_AT_FILE = 0.5  # seconds
-LOOK_AT_STATUS = 0.1
+FILE_POLL = 0.5  # seconds
+STATUS_POLL = 0.1
 SETTLE = 30.0  # seconds that a ready service waits for its other workers before it is announced
 GRACE = 5.0  # seconds after the drain deadline before all processes are killed
 PROGRAM = (sys.executable, "-m", "legato_cli.main")
@@ -146,7 +146,7 @@ class _Serving:
     listener: socket.socket
     terminal: Terminal
     operations: LocalOperations
-    routes: Iterable[web.RouteDef] = ()  # further ones on the port of the page
+    routes: Iterable[web.RouteDef] = ()  # additional routes on the page's port
     waker: DemandWaker | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     stop_now: asyncio.Event = field(default_factory=asyncio.Event)  # second signal: stop without waiting
@@ -229,13 +229,13 @@ class _Serving:
                 patience = min(patience, loop.time() + SETTLE)
                 if loop.time() >= patience or conditions.find(status, conditions.PROGRESSING).get("status") != "True":
                     return
-            await asyncio.sleep(LOOK_AT_STATUS)
+            await asyncio.sleep(STATUS_POLL)
 
     async def _watch_file(self) -> None:
         """Applies the manifest whenever its file changes. A bad edit is reported and ignored."""
         seen: bytes | None = self.manifest.text.encode()
         while True:
-            await asyncio.sleep(LOOK_AT_FILE)
+            await asyncio.sleep(FILE_POLL)
             content = await asyncio.to_thread(_content, self.path)
             if content is None or content == seen:
                 continue

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sizes(api: "HfApi", snapshot: HubSnapshot) -> dict[str, int]:
-    """Returns the bytes of every file."""
+    """Returns the size in bytes of every file, by name."""
     from huggingface_hub.hf_api import RepoFile
 
     listed = api.list_repo_tree(snapshot.repo, revision=snapshot.commit, recursive=True)
@@ -20,7 +20,7 @@ def sizes(api: "HfApi", snapshot: HubSnapshot) -> dict[str, int]:
 
 
 def wanted(api: "HfApi", snapshot: HubSnapshot, content: HubContent) -> dict[str, int]:
-    """Returns the bytes of each file of the content. Raises HubRefuses if the repository lacks one."""
+    """Returns the sizes of the files that `content` needs, by name. Raises HubRefuses if the repository lacks one."""
     every = sizes(api, snapshot)
     chosen = {name: size for name, size in every.items() if content.wants(name)}
     if lacking := content.lacking([*chosen]):
@@ -37,7 +37,7 @@ def _lacks(lacking: str, content: HubContent, every: dict[str, int]) -> str:
 
 
 def reader(api: "HfApi", snapshot: HubSnapshot, name: str) -> ReadRange:
-    """Returns a function that reads bytes of a file. It raises HubUnreachable if the hub answers with other ones."""
+    """Returns a function that reads bytes of a file. It raises HubUnreachable if it gets another number."""
     return partial(_read_range, api, snapshot, name)
 
 

@@ -1,6 +1,6 @@
-"""Serves the page on a loopback port: files and API of a gateway, the state of all gateways, and the decisions.
+"""Serves the UI on a loopback port: a gateway's files and API, and the state of all gateways and of the service.
 
-Requests for data need a token that is drawn at each start; the service's own token never leaves this process.
+Requests for data need a random token, new at each start; the service's own token never leaves this process.
 """
 
 import asyncio
@@ -75,8 +75,8 @@ class UIProxy:
         self._session = session
         self._targets = targets
         self._expected = f"Bearer {token}".encode()
-        self._found: UITarget | None = None
-        self._found_at = 0.0  # on the loop's clock
+        self._cached: UITarget | None = None
+        self._read_at = 0.0  # on the loop's clock
 
     def app(self) -> web.Application:
         """Returns the routes: the page, its state, and the API for its playground."""
@@ -92,7 +92,7 @@ class UIProxy:
         raise web.HTTPFound("/ui")
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        """Forwards files, which have no data, so they need no token."""
+        """Forwards the page's files. They contain no data, so they need no token."""
         return await self._forward(request, await self._target(), {}, PATIENCE)
 
     async def _api(self, request: web.Request) -> web.StreamResponse:
@@ -115,11 +115,11 @@ class UIProxy:
         return web.json_response({"gateways": gateways, "service": dict(target.service), "problem": problem})
 
     async def _target(self) -> UITarget:
-        """Returns the target, read once for simultaneous requests. Raises ServiceUnavailable."""
+        """Returns the target, at most `FRESH` seconds old. Raises ServiceUnavailable."""
         now = asyncio.get_running_loop().time()
-        if self._found is None or now >= self._found_at + FRESH:
-            self._found, self._found_at = await self._targets.find(), now
-        return self._found
+        if self._cached is None or now >= self._read_at + FRESH:
+            self._cached, self._read_at = await self._targets.find(), now
+        return self._cached
 
     async def _ask(self, gateway: GatewayTarget, target: UITarget, query: str) -> dict[str, Any] | None:
         """Returns a gateway's state, or None if it does not answer."""

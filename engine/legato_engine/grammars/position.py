@@ -19,7 +19,7 @@ class GrammarPosition:
         self._consumed = 0
 
     def at_start(self) -> "GrammarPosition":
-        """The same grammar for a new sequence."""
+        """Returns the start of the same grammar, for a new sequence."""
         return GrammarPosition(self._grammar)
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:

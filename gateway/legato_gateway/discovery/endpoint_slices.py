@@ -2,7 +2,7 @@
 
 An address counts as soon as it is listed, ready or not: a worker's `Hello` and `Load` say whether it takes requests. A
 worker may be in several slices for a while, when endpoints move between them or a pod of the same name follows another,
-and always if a Service has both kinds of addresses. It is returned once.
+and always if a Service has both IPv4 and IPv6 addresses. `Slices.workers` has it once.
 """
 
 import contextlib

@@ -32,9 +32,9 @@ class HttpGateways:
             return await _report(self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls))
 
     async def changes(self, address: str, tokens: Sequence[str], seen: str, tls: PeerTLS | None = None) -> bool:
-        """Waits up to `LONGEST_WAIT` seconds for a report whose digest is not `seen`; False without one.
+        """Waits up to `LONGEST_WAIT` seconds; True once a report's digest differs from `seen`, or nothing answers.
 
-        True without an answer, and while requests are queued: older gateways only wait for these, or for nothing.
+        Also True while requests are queued: older gateways wait only for queued requests, or not at all.
         """
         path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}&{demand.SEEN}={seen}"
         report = await _report(self._patient.request("GET", address, path, tokens, tls))

@@ -9,7 +9,7 @@ from legato_operator.policy import Signals, Spec, Window, decide
 
 @dataclass(frozen=True)
 class Observation:
-    """The input of every autoscaler, each 2 s. Pools are `prefill` and `decode`, as in the manifest."""
+    """The input of every autoscaler, every 2 s. Pools are `prefill` and `decode`, as in the manifest."""
 
     now: float  # seconds from the beginning
     signals: Signals  # as in the operator

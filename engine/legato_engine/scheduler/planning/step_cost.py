@@ -16,7 +16,7 @@ COLD_STEPS = 2  # ignored steps of each kind: the first ones load code and touch
 FORGET = 1 / 32  # weight of a new step relative to all earlier ones of its kind
 RIDGE = 1e-3  # relative; coefficients that the steps do not determine share the cost evenly
 FAR = 50  # tokens of context; steps with less hardly affect the cost of pairs, which matters for long prompts
-REMEMBERED = 0.1  # share of a new step's weight that each size keeps at least, for coefficients that others leave open
+REMEMBERED = 0.1  # lowest weight of a size, relative to a new step: other sizes may not determine all coefficients
 ROW_SPREAD = 0.2  # rows; steps that differ by less hardly affect the cost of a row
 CONTEXT_SPREAD = 100  # tokens of context; likewise for the cost of a context token
 REFIT = 8  # steps after which `expected` fits again, which takes tens of microseconds
@@ -59,8 +59,8 @@ class StepCost:
     def measure(self, rows: int, context: int, tokens: int, pairs: float, seconds: float) -> None:
         """Adds a step that took `seconds`.
 
-        It decoded `rows` with `context` tokens in all, and computed `tokens` of prompts with `pairs` of a token and one
-        that it attends to.
+        It decoded `rows` with `context` tokens in all, and computed `tokens` of prompts with `pairs` of a prompt
+        token and a token that it attends to.
         """
         if seconds <= 0 or self._is_cold(tokens > 0):
             return
@@ -75,7 +75,7 @@ class StepCost:
             self._measure_decodes(rows, context, seconds)
 
     def measure_scores(self, tokens: int, seconds: float) -> None:
-        """Logprobs of `tokens` of prompts took `seconds`, which `measure` does not include."""
+        """Adds the time that logprobs of `tokens` of prompts took; `measure` gets the rest of their step."""
         if tokens:
             self._scored = self._scored * (1 - FORGET) + tokens
             self._per_scored += (seconds / tokens - self._per_scored) * tokens / self._scored

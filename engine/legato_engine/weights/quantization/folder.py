@@ -18,7 +18,7 @@ _UNUSED = {"input_scale", "input_zero_point", "activation_scale", "output_scale"
 
 
 def read(folder: HuggingFaceFolder, quantization: Quantization) -> QuantizedCheckpoint:
-    """`folder` as a checkpoint. Reads headers only. Raises ModelError."""
+    """Returns `folder` as a checkpoint. Reads headers only. Raises ModelError."""
     modules = (_module(folder, name) for name in sorted(folder.names()))
     stored = {f"{module}.weight": _weight(folder, module, quantization) for module in modules if module is not None}
     parts = {

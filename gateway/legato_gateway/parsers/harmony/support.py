@@ -31,7 +31,7 @@ class HarmonyTokens:
 
     @property
     def marked(self) -> frozenset[int]:
-        """All of them."""
+        """The ids of all special tokens."""
         return frozenset(self.ids)
 
     def id(self, token: str) -> int:
@@ -39,8 +39,10 @@ class HarmonyTokens:
         return self.ids[harmony.ALL.index(token)]
 
     def ends(self, declared: Sequence[int]) -> tuple[int, ...]:
-        """Returns the tokens that end an answer, where the model declares these: `<|end|>` does not, as it may do in
-        other models, and the others do, even if they are not declared."""
+        """Returns the tokens that end an answer of a model that declares these.
+
+        Harmony's stops do even if they are not declared. `<|end|>` only ends a message.
+        """
         ends = {*declared, *(self.id(stop) for stop in harmony.STOPS)}
         return tuple(sorted(ends - {self.id(harmony.END)}))
 
@@ -51,7 +53,7 @@ class HarmonyTokens:
         return ReasoningTokens(self.id(harmony.MESSAGE), self.id(harmony.END), inside, header=before)
 
     def header(self, prompt: Sequence[int], tokens: HarmonyTokenizer) -> str:
-        """Returns the header of the message that a prompt ends within, for the parser; empty after its role.
+        """Returns the header of the message in which a prompt ends, for the parser; empty if it is only a role.
 
         The header is complete if the prompt ends in the message's text.
         """
@@ -79,7 +81,7 @@ def for_model(tokens: HarmonyTokenizer) -> HarmonyTokens | None:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyChoice:
-    """The settings of both parsers, by which a model's format is chosen, and the model."""
+    """The settings and the properties of a model that decide whether its format is harmony."""
 
     tool_calls: str
     reasoning: str

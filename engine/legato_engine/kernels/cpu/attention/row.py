@@ -26,8 +26,9 @@ def pack_queries(_kv: Any, _queries: Any, _dim: Any, _lanes: Any) -> None:
 
 
 def scores(_kv: Any, *_operands: Any) -> None:
-    """Scores of `count` positions, rounded up to 4; of more than 3 heads, 4 are computed. Operands: keys, following,
-    count, dim, heads, queries, scores.
+    """Computes scores of `count` positions, rounded up to a multiple of 4, for 3 heads, or 4 if `heads` is above 3.
+
+    Operands: keys, following, count, dim, heads, queries, scores.
     """
 
 
@@ -38,7 +39,7 @@ def values(_kv: Any, *_operands: Any) -> None:
 
 
 def _weight(_kv: Any, _score: Any) -> Any:
-    """2 to the power of each score, which is at most 0: for `values`, and for the sum of weights."""
+    """Returns 2 to the power of each score (at most 0) twice: in the form for `values`, and for the sum of weights."""
 
 
 @njit(cache=True)
@@ -52,8 +53,9 @@ def mask(scores, begin, count):
 
 @njit(cache=True)
 def weigh(kv, scores, count, best, total, scale):
-    """Converts scores to weights for `values`. best and total [4 heads, 4 times the same] are of all positions so far;
-    `scale` becomes the factor for earlier weights.
+    """Converts scores to weights for `values`; `scale` becomes the factor for earlier weights.
+
+    best and total [4 heads, 4 times the same] are the largest score and the sum of weights of all positions so far.
     """
     old = load(best)
     most = old

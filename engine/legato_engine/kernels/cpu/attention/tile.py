@@ -19,14 +19,17 @@ def pack_queries(_kv: Any, _asked: Any, _dim: Any) -> None:
 def scores(
     _kv: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any
 ) -> None:
-    """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_addresses` are
-    memory for addresses, the next keys, and the distance of values from keys.
+    """Computes _scores float32 [count, 32] of `_count` positions; `_keys` are the addresses of 4 each.
+
+    `_addresses` are memory for the addresses of widened keys, the next keys, and the distance of values from keys;
+    `_room` is memory for the widened keys.
     """
 
 
 def weigh(_kv: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale: Any) -> None:
-    """Converts scores to weights for `values`. _best and _total [32] are of all positions so far; `_scale` becomes the
-    factor for earlier weights.
+    """Converts scores to weights for `values`; `_scale` becomes the factor for earlier weights.
+
+    _best and _total [32] are the largest score and the sum of weights of all positions so far.
     """
 
 
