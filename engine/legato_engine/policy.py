@@ -9,6 +9,7 @@ from legato_engine.core.reporting.load_frame import BUSY_INTERVAL, IDLE_INTERVAL
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_engine.scheduler.batch import Batch, Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
@@ -46,6 +47,7 @@ __all__ = [
     "Scheduler",
     "SchedulerLimits",
     "SequenceKV",
+    "SequenceSizes",
     "StepResult",
     "StepTimes",
     "VirtualTime",

@@ -73,4 +73,4 @@ def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
         mean(prefill, "per_pair"),
     )
     kv_tokens = min(worker["total_blocks"] * worker["block_size"] for worker in decoding)
-    return Profile(source, step, kv_tokens, start_seconds=0.0)
+    return Profile(source, step, kv_tokens, start_seconds=0.0, windows=tuple(decoding[0].get("windows", ())))

@@ -1,4 +1,4 @@
-"""Groups of layers with equal KV rules, and the blocks that sequences take in them. Pure.
+"""Groups of layers with equal KV rules. Pure; without the protocol, which machines for kernels lack.
 
 A block holds the KV of one group for `block_size` positions. The first group keeps all positions, each further one the
 last positions of its *window* only. Method: vLLM's hybrid KV cache manager, and Jenga (Zhang et al., 2025).
@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-
-from legato_protocol.wire.kv_windows import sequence_blocks, window_blocks
 
 MOST_UNUSED = Fraction(1, 6)  # share of the places for layers; with more, all layers form one group
 
@@ -64,41 +62,3 @@ def one_group(layers: int) -> LayerGroups:
 def first_block(window: int, position: int, block_size: int) -> int:
     """Number of the block with the first position that a token at `position` sees through the window."""
     return max(0, position - window + 1) // block_size
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSizes:
-    """Numbers of blocks of all groups that sequences take. A step computes at most `chunk_tokens` of a prompt."""
-
-    block_size: int
-    windows: tuple[int, ...] = ()
-    chunk_tokens: int = 0
-
-    def first_blocks(self, position: int) -> tuple[int, ...]:
-        """The first block that a token at `position` sees, in each group with a window."""
-        return tuple([first_block(window, position, self.block_size) for window in self.windows])
-
-    def decoding(self, tokens: int) -> int:
-        """Blocks of a sequence with KV of `tokens` positions that is decoded."""
-        return sequence_blocks(tokens, self.block_size, self.windows)
-
-    def most(self, tokens: int) -> int:
-        """The maximum of blocks while a sequence grows from its prompt to `tokens` positions."""
-        return sequence_blocks(tokens, self.block_size, self.windows, self._most_tokens)
-
-    @property
-    def _most_tokens(self) -> int:
-        """Positions after a window that a table may hold: of a chunk, or what a hand-off reserves."""
-        return max(self.chunk_tokens, 2 * self.block_size)
-
-    def largest(self, blocks: int) -> int:
-        """Tokens of the longest sequence that `blocks` are enough for."""
-        each = [window_blocks(window, self._most_tokens, self.block_size) for window in self.windows]
-        within = blocks // (1 + len(each))  # of each group, if no window has ended
-        for limit in sorted(each):
-            if within <= limit:
-                break
-            blocks -= limit
-            each.remove(limit)
-            within = blocks // (1 + len(each))
-        return within * self.block_size

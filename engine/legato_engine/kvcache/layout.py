@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from legato_engine.kvcache.groups import SequenceSizes
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 

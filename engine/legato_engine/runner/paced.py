@@ -49,11 +49,13 @@ def load(
     config = config_file.read(path)
     asked, size = settings.length_limit(config.max_length), settings.tokens_per_block
     runner = PacedRunner(given, size, config.vocab_size, model_digest.digest(path), clock, sleep)
-    max_length = asked or min(config.max_length, runner.num_blocks * size)
-    if runner.layout.blocks_for(max_length) > runner.num_blocks:
+    sizes = runner.layout.sizes(settings.tokens_per_chunk)
+    longest = sizes.largest(runner.num_blocks)
+    max_length = asked or min(config.max_length, longest)
+    if sizes.most(max_length) > runner.num_blocks:
         raise UnusableProfile(
             f"{settings.profile}: kvTokens: {given.kv_tokens} hold {runner.num_blocks} blocks of {size} tokens; one "
-            f"sequence of {max_length} tokens needs more: give a --max-length of at most {runner.num_blocks * size}"
+            f"sequence of {max_length} tokens needs more: give a --max-length of at most {longest}"
         )
     max_running = settings.max_batch or capacity.max_running(given.kv_tokens, max_length)
     while (left := began + given.start_seconds - clock()) > 0:
@@ -94,7 +96,7 @@ class PacedRunner:
     def __init__(
         self, given: Profile, block_size: int, vocab_size: int, digest: str, clock: Clock, sleep: Sleep
     ) -> None:
-        self.layout = KVLayout(layers=1, kv_heads=1, block_size=block_size, head_dim=1, dtype="float32")
+        self.layout = KVLayout(1, 1, block_size, 1, "float32", given.windows)
         self.num_blocks = given.kv_tokens // block_size
         self.arena = PacedArena(self.layout, self.num_blocks)
         self.fallback = self.weights_fallback = ""
@@ -113,7 +115,8 @@ class PacedRunner:
             self.arena.blocks[target] = self.arena.blocks[source]
         if batch.rows:
             step = inputs.build(batch.rows, self.layout.block_size)
-            self.arena.slots[step.slots] = step.tokens
+            for written in (step.slots, *[window.slots for window in step.windows]):
+                self.arena.slots[written] = step.tokens
         output = tuple(tuple(self._draw(draw) for draw in row.draws) for row in batch.rows)
         if (left := due - self._clock()) > 0:
             self._sleep(left)

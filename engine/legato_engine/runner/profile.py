@@ -52,8 +52,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
 
     source: str  # of the numbers: how and when they were measured, or where they were published
     step: StepTimes
-    kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds
+    kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds, if all are of one group of layers
     start_seconds: Seconds  # until the model is loaded and the worker serves
+    windows: tuple[Annotated[int, Meta(gt=0)], ...] = ()  # of the groups of layers after the first
 
 
 def find(profile: str) -> Profile:

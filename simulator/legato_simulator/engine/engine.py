@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from legato_engine.policy import BLOCK_SIZES, Profile, max_running
+from legato_engine.policy import BLOCK_SIZES, Profile, SequenceSizes, max_running
 from legato_operator.policy import DECIDE_EVERY, Spec
 from legato_protocol.settings import durations
 from legato_simulator.engine.chunks import chunk_tokens
@@ -40,7 +40,15 @@ class RunSettings:
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence. The model's own limit is unknown, because simulations read no model."""
-        return min(self.spec.model.max_length or self.profile.kv_tokens, self.profile.kv_tokens)
+        most, size = self.profile.kv_tokens, self._block_size
+        if self.profile.windows:
+            most = SequenceSizes(size, self.profile.windows, chunk_tokens(self.spec)).largest(most // size)
+        return min(self.spec.model.max_length or most, most)
+
+    @property
+    def _block_size(self) -> int:
+        chosen = self.spec.engine.block_size
+        return BLOCK_SIZES["cpu"] if chosen == "Auto" else chosen
 
     def kind(self) -> WorkerKind:
         """Returns the properties that all workers share."""
@@ -49,12 +57,13 @@ class RunSettings:
             times=profile.step,
             kv_tokens=profile.kv_tokens,
             chunk_tokens=chunk_tokens(spec),
-            block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
+            block_size=self._block_size,
             tpot=spec.slo.tpot,
             slots=spec.engine.max_running or max_running(profile.kv_tokens, self.longest),
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             rate_error=self.rate_error,
+            windows=profile.windows,
         )
 
 

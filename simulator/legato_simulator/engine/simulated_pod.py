@@ -20,6 +20,7 @@ class WorkerKind:
     prefix_block: int  # tokens per prefix id
     start: float  # seconds until a new worker serves
     rate_error: float = 1.0
+    windows: tuple[int, ...] = ()  # of groups of layers that take further blocks
 
 
 class SimulatedPod(ABC):

@@ -5,7 +5,7 @@ from scheduled_worker import Client, ask
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.kvcache.groups import SequenceSizes
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_protocol.wire.block_hash import chain, root
 from legato_protocol.wire.packed_tokens import pack_tokens

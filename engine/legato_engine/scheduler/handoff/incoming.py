@@ -119,8 +119,8 @@ class IncomingHandoffs:
         KV of the first `computed` tokens is in the transfer's blocks. `sampled[choice]` are the tokens that follow
         `transfer.request.tokens`; this worker emits them. Several choices either all have tokens (they fork now) or
         none (they fork after the prompt). In groups with a window, blocks from `firsts` on were received or cached;
-        None: only the ones that the next token sees. Returns the emissions, with `finish` if a sequence has ended already. Raises
-        ValueError, without changes, if KV or tokens do not match the transfer.
+        None: only the ones that the next token sees. Returns the emissions, with `finish` if a sequence has ended
+        already. Raises ValueError, without changes, if KV or tokens do not match the transfer.
         """
         request = transfer.request
         follow = [len(sampled.get(choice, ())) for choice in request.choices]

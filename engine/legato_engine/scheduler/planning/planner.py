@@ -194,7 +194,7 @@ class Planner:
             verdict = self._admission.start(request)
             if verdict is Verdict.FULL:
                 if request.sending:
-                    self._incoming.reclaim(self._limits.blocks_for(len(request.tokens)))
+                    self._incoming.reclaim(self._limits.sizes.most(len(request.tokens)))
                 return
             if verdict is Verdict.STARTED:
                 parkable -= request.ungranted

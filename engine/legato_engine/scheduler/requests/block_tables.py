@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
-from legato_engine.kvcache.groups import SequenceSizes, first_block
+from legato_engine.kvcache.groups import first_block
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.block_hash import child, root

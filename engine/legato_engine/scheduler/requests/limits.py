@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from legato_engine.errors import EngineError
-from legato_engine.kvcache.groups import SequenceSizes
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.stream import FailureCode, Finish, Role
 

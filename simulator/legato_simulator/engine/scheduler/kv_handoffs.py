@@ -108,7 +108,8 @@ class KVHandoffs:
         incoming = worker.scheduler.incoming
         for transfer in incoming.grants():
             if (handoff := self._receiving(transfer)) is not None:
-                self._granted(handoff, len(transfer.blocks))
+                firsts = tuple([table.first for table in transfer.windows])
+                self._granted(handoff, len(transfer.blocks), firsts)
         for transfer in incoming.revocations():
             if (handoff := self._receiving(transfer)) is None:
                 continue
@@ -159,12 +160,12 @@ class KVHandoffs:
     def _receiving(self, transfer: IncomingTransfer) -> KVHandoff | None:
         return None if transfer.request.room is None else self._rooms.get(transfer.request.room)
 
-    def _granted(self, handoff: KVHandoff, blocks: int) -> None:
+    def _granted(self, handoff: KVHandoff, blocks: int, firsts: tuple[int, ...]) -> None:
         if handoff.outgoing.migration and handoff.outgoing.request.state is not RequestState.RUNNING:
             self.drop(handoff)  # preempted while it waited for the grant
             handoff.failed()
             return
-        handoff.source.scheduler.outgoing.grant(handoff.outgoing, blocks)
+        handoff.source.scheduler.outgoing.grant(handoff.outgoing, blocks, firsts)
         self._write(handoff)
         self._wake(handoff.source)
         if handoff.outgoing.migration:
@@ -190,7 +191,12 @@ class KVHandoffs:
         handoff.there = source.sends_until
 
     def _finish(self, handoff: KVHandoff) -> None:
-        last = handoff.source.scheduler.outgoing.finish(handoff.outgoing)
+        try:
+            last = handoff.source.scheduler.outgoing.finish(handoff.outgoing)
+        except ValueError:  # the granted windows do not fit
+            self.drop(handoff)
+            handoff.failed()
+            return
         if last is None:
             return
         self._write(handoff)

@@ -111,9 +111,10 @@ class ScheduledWorker(SimulatedPod):
             chunk_tokens=kind.chunk_tokens,
             tpot=kind.tpot,
             max_running=kind.slots,
+            windows=kind.windows,
         )
         self._events = EventLog(name)
-        self.blocks = BlockPool(kind.kv_tokens // kind.block_size, self._events)
+        self.blocks = BlockPool(kind.kv_tokens // kind.block_size, self._events, kind.windows, kind.block_size)
         self.scheduler = Scheduler(self.limits, self.blocks, KV_REVISION)
         self.prefilling: dict[
             str, ScheduledRequest
@@ -175,6 +176,7 @@ class ScheduledWorker(SimulatedPod):
             layout="",
             block_size=self.kind.block_size,
             num_blocks=self.blocks.size,
+            windows=self.kind.windows,
             max_length=self.limits.max_length,
             address=b"-",
             transport="simulated",

@@ -62,7 +62,7 @@ class SimulatedGateway:
         self._workers[worker.name] = worker
         self._fleet.add(worker.name, worker.name)
         self._fleet.greeted(worker.name, worker.hello())
-        self._index.expect(worker.name, worker.name)
+        self._index.expect(worker.name, worker.name, whole=not worker.kind.windows)
         self._index.apply(worker.name, Snapshot(worker.name, 0, 0, True, b""))
         self.update_load(worker)
 
