@@ -19,7 +19,6 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
-from legato_engine.transfer.blocks.spans import FirstBlocks
 from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_engine.transfer.connections.channels import Channels
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
@@ -64,7 +63,7 @@ def load(
     carrier = agent = None
     if settings.transport != "None":
         carrier = LinkOpener(settings, runner, model.max_length, progress).open()
-        agent = _agent(settings, runner, carrier, epoch, clock, limits.sizes.first_blocks)
+        agent = _agent(settings, runner, carrier, epoch, clock)
     # The paced runner makes up tokens, which would not match a grammar.
     grammars = compilations.open_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
@@ -130,15 +129,11 @@ def scheduler_limits(
 
 
 def _agent(
-    settings: WorkerSettings,
-    runner: StepRunner,
-    carrier: HandoffLink,
-    epoch: str,
-    clock: Clock,
-    first_blocks: FirstBlocks,
+    settings: WorkerSettings, runner: StepRunner, carrier: HandoffLink, epoch: str, clock: Clock
 ) -> TransferAgent:
     """Raises SettingsError."""
     memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
+    first_blocks = runner.layout.sizes(settings.tokens_per_chunk).first_blocks
     arena = TransferArena(memory, settings.tokens_per_block, carrier.staging, carrier.direct, first_blocks)
     layout, channels = str(runner.layout), _channels(settings)
     identity = TransferIdentity(settings.name, epoch, runner.kv_revision, layout, settings.token, channels)
