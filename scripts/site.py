@@ -19,6 +19,7 @@ PAGES = {  # file in the repository: page of the site
     "designs/2026-11-21-first-slice.md": "designs/2026-11-21-first-slice.md",
     "designs/2026-11-21-kubernetes.md": "designs/2026-11-21-kubernetes.md",
     "designs/2026-11-23-structured-output.md": "designs/2026-11-23-structured-output.md",
+    "designs/kv-groups.md": "designs/kv-groups.md",
     "engine/legato_engine/models/README.md": "add-a-model.md",
     "operator/legato_operator/api/README.md": "add-a-manifest-field.md",
 }

@@ -17,8 +17,9 @@ from made_codes import form_of, made
 from legato_engine.backends.cuda.backend import CudaBackend
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
+from legato_engine.backends.kv_groups import groups_of
 from legato_engine.kernels.routing import ExpertRouting
-from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.inputs import StepInputs, WindowInputs
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
 from legato_engine.models.experts import ExpertsConfig
@@ -117,19 +118,30 @@ class MadeModel:
         with torch.inference_mode():
             self.backend = CudaBackend(weights, dtype, device, room, lambda _share: None)
             self.model = registry.model_class(config)(config, self.backend)
-            shape = (blocks, config.layers, 2, config.kv_heads, room.block_size, config.head_dim)
+            self.groups = groups_of(config)
+            self.blocks = blocks  # of each group of layers
+            total = blocks * (1 + len(self.groups.windows))
+            shape = (total, self.groups.per_block, 2, config.kv_heads, room.block_size, config.head_dim)
             self.arena = torch.empty(shape, dtype=dtype, device=device.place)
 
     def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
         """Float32 logits [rows that sample, vocab], in memory that the next step overwrites. A step that only decodes
         is replayed, except for the first one of its size."""
         with torch.inference_mode():
-            return self.backend.logits(self.model.logits, step_inputs(rows, self.block_size, drawn), self.arena)
+            return self.backend.logits(self.model.logits, self.inputs(rows, drawn), self.arena)
+
+    def inputs(self, rows: Sequence[Row], drawn: torch.Tensor | None) -> StepInputs:
+        """The inputs of a step; a row's blocks of further groups lie in further parts of the arena."""
+        inputs, windows = step_inputs(rows, self.block_size, drawn), []
+        for group in range(1, 1 + len(self.groups.windows)):
+            first = group * self.blocks
+            windows.append(WindowInputs(inputs.slots + first * self.block_size, inputs.tables + first))
+        return replace(inputs, windows=tuple(windows))
 
     def eager(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
         """The same by launching kernel after kernel; of all rows, those that only pad the step too."""
         with torch.inference_mode():
-            step = self.backend.begin(step_inputs(rows, self.block_size, drawn), self.arena)
+            step = self.backend.begin(self.inputs(rows, drawn), self.arena)
             return self.model.logits(step.whole())
 
     def every(self, count: int) -> torch.Tensor:

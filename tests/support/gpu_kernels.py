@@ -186,8 +186,9 @@ def _rotate(chip: str, head_dim: int, e4m3: bool) -> None:
 
 def _expand(chip: str) -> None:
     given = ints(TOKENS)
-    starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
-    expand(given, starts, lengths, tables, ints(ROWS), given, given, given, 16, choose("step_inputs", {}, chip))
+    starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(2, ROWS, BLOCKS)
+    slots, chosen = ints(2, TOKENS), choose("step_inputs", {}, chip)
+    expand(given, starts, lengths, tables, ints(ROWS), given, given, slots, 16, chosen)
 
 
 def _sample(chip: str) -> None:

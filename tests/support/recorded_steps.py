@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import window_tables
 from budget import times
 from interpreted_models import load, random_weights
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,13 +43,15 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def rows(draw: random.Random, count: int) -> tuple[Row, ...]:
+def rows(runner: Runner, draw: random.Random, count: int) -> tuple[Row, ...]:
     """So many sequences of random lengths, in random blocks."""
     found = []
     for _ in range(count):
         length = draw.randint(1, 250)
-        blocks = draw.sample(range(200), -(-length // 16))
-        found.append(Row([draw.randint(0, 300)], length - 1, blocks, (Draw(0, length, GREEDY, [0], 1),)))
+        blocks = draw.sample(range(200 // (1 + len(runner.layout.windows))), -(-length // 16))
+        windows = window_tables.of_row(runner, blocks, length - 1)
+        draws = (Draw(0, length, GREEDY, [0], 1),)
+        found.append(Row([draw.randint(0, 300)], length - 1, blocks, draws, windows=windows))
     return tuple(found)
 
 
@@ -56,7 +59,7 @@ def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
     """Steps of 5 to 8 rows, all of which are padded to 8."""
     draw, found = random.Random(1), []
     for _ in range(times(15)):
-        runner.logits(rows(draw, draw.randint(5, 8)))
+        runner.logits(rows(runner, draw, draw.randint(5, 8)))
         found.append(take())
     return found
 
@@ -65,7 +68,7 @@ def told(name: str) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
         runner = load(random_weights(name), dtype="float16", gpu=Interpreted(132, "sm_90"))
-        runner.logits(rows(random.Random(0), 8))  # is captured
+        runner.logits(rows(runner, random.Random(0), 8))  # is captured
         launched.clear()
 
         def take() -> list[Any]:
@@ -75,7 +78,8 @@ def told(name: str) -> dict[str, Any]:
 
         with allocations:
             first, *others = steps(runner, take)
-        prompt = Row([7] * 48, 0, range(3), (Draw(0, 48, GREEDY, [0], 1),))
+        windows = window_tables.of_row(runner, range(3))
+        prompt = Row([7] * 48, 0, range(3), (Draw(0, 48, GREEDY, [0], 1),), windows=windows)
         runner.logits((prompt,))
         quantizing = sum(each.kernel == "_quantize_rows" for each in take())
     differing = sum(step != first for step in others)

@@ -67,6 +67,8 @@ class Runner:
         self.max_length = sizes.max_length
         self.max_running = sizes.max_running
         memory = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
+        if windows := plan.layout.windows:
+            memory = f"{memory} of {1 + len(windows)} groups of layers, {len(windows)} of them with windows"
         if quantized := chosen.quantized(checkpoint):
             memory = f"{quantized}; {memory}"
         self.formats = f"{chosen}; {memory}; {sizes.max_running} sequences of at most {sizes.max_length:,} tokens"

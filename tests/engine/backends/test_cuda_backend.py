@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import window_tables
 from interpreted_models import LLAMA, MODELS, load, prompts
 from tiny_models import RandomCheckpoint
 
@@ -59,13 +60,17 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
 
 
-@pytest.mark.parametrize("name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss"]
+)
 def test_logits_of_a_family_are_those_of_transformers(name, oracle_of, greedy_draw):
     """Logits after a prompt's first chunk, after its second, and of a decoding row."""
     checkpoint, (tokens,) = RandomCheckpoint(MODELS[name]), prompts(320, (71,))
     runner, found = load(checkpoint), []
     for first, end in ((0, 50), (50, 70), (70, 71)):
-        found.append(runner.logits((Row(tokens[first:end], first, range(5), (greedy_draw,)),))[0].clone())
+        windows = window_tables.of_row(runner, range(5), first)
+        row = Row(tokens[first:end], first, range(5), (greedy_draw,), windows=windows)
+        found.append(runner.logits((row,))[0].clone())
 
     expected = oracle_of(checkpoint).logits(tokens[:50], [*tokens[50:], 0])[[0, 20, 21]]
     torch.testing.assert_close(torch.stack(found), expected, atol=1e-4, rtol=1e-3)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import window_tables
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
@@ -44,13 +45,14 @@ def load(config, form, kinds="4 bits", threads=2):
     return Runner.load(checkpoint, RunnerOptions(threads=threads, instructions=instructions, **given))
 
 
-def rows(draw, *shapes):
+def rows(runner, draw, *shapes):
     """Each of some tokens from a position on; of its own blocks."""
     found, block = [], 1
     for number, (tokens, start) in enumerate(shapes):
         blocks = -(-(start + tokens) // 16)
         given = [(11 * number + 7 * i) % 300 for i in range(tokens)]
-        found.append(Row(given, start, list(range(block, block + blocks)), (draw,)))
+        table = list(range(block, block + blocks))
+        found.append(Row(given, start, table, (draw,), windows=window_tables.of_row(runner, table)))
         block += blocks
     return tuple(found)
 
@@ -71,7 +73,7 @@ def by_operator(runner):
 def computed(runner, steps, draw):
     """Logits of steps one after the other, in blocks that all of them write and read."""
     with torch.inference_mode():
-        return [runner.logits(rows(draw, *shapes)) for shapes in ([(512, 0)], *steps)]
+        return [runner.logits(rows(runner, draw, *shapes)) for shapes in ([(512, 0)], *steps)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -89,7 +89,7 @@ class TokenRunner:
     num_blocks = BLOCKS
 
     def __init__(self) -> None:
-        self.arena = Arena(self.layout, BLOCKS, torch.device("cpu"))
+        self.arena = Arena(self.layout, self.num_blocks, torch.device("cpu"))
         self.steps = 0
 
     def step(self, batch: Batch) -> StepOutput:
@@ -102,10 +102,18 @@ class TokenRunner:
 
     def write(self, row: Row) -> list[int]:
         """Write the row's KV; all tokens of its sequence, as the arena has them."""
-        for position, token in enumerate(row.tokens, row.start):
-            self.arena.blocks[row.blocks[position // BLOCK], 0, 0, 0, position % BLOCK, 0] = float(token)
         end = row.start + len(row.tokens)
-        return [int(self.arena.blocks[row.blocks[at // BLOCK], 0, 0, 0, at % BLOCK, 0]) for at in range(end)]
+        for table in (row.blocks, *row.windows):
+            for position, token in enumerate(row.tokens, row.start):
+                self.arena.blocks[table[position // BLOCK], 0, 0, 0, position % BLOCK, 0] = float(token)
+        known = [self._read(row.blocks, at) for at in range(end)]
+        for window, table in zip(self.layout.windows, row.windows, strict=True):
+            first = max(0, end - window)
+            assert [self._read(table, at) for at in range(first, end)] == known[first:], "a window has other tokens"
+        return known
+
+    def _read(self, table: Any, position: int) -> int:
+        return int(self.arena.blocks[table[position // BLOCK], 0, 0, 0, position % BLOCK, 0])
 
     def _row(self, row: Row) -> tuple[Sampled, ...] | Scored:
         known = self.write(row)
@@ -118,6 +126,14 @@ class TokenRunner:
     def _draw(self, known: list[int], draw: Draw) -> Sampled:
         token = next_token(known, draw.choice)
         return Sampled(token, TokenLogprobs(-token / 1000) if draw.params.logprobs is not None else None)
+
+
+class WindowRunner(TokenRunner):
+    """The same with two groups of layers that keep a window."""
+
+    kv_revision = "tokens-windows"
+    layout = replace(TokenRunner.layout, windows=(6, 9))
+    num_blocks = 3 * BLOCKS
 
 
 class InlineCompute:
@@ -222,6 +238,7 @@ class World:
 
     prompt = PROMPT
     gateway = GATEWAY
+    make_runner: Callable[[], StepRunner] = TokenRunner
     continuation = staticmethod(continuation)
     sequence = staticmethod(sequence)
 
@@ -281,7 +298,7 @@ class World:
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
-        runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
+        runner, events, epoch = runner or self.make_runner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
         windows, block_size = runner.layout.windows, runner.layout.block_size
         given = {**LIMITS, "chunk_tokens": chunk, "windows": windows, **limits}
         chosen = SchedulerLimits("unified", block_size, **given)
@@ -343,8 +360,15 @@ def make_world() -> Callable[..., World]:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def make_runner(request: pytest.FixtureRequest) -> Callable[[], StepRunner]:
+    """Runners of workers; indirectly "windows": with groups of layers that keep a window."""
+    return WindowRunner if getattr(request, "param", "") == "windows" else TokenRunner
+
+
+@pytest.fixture
+def world(make_runner: Callable[[], StepRunner]) -> Iterator[World]:
     made = World()
+    made.make_runner = make_runner
     yield made
     made.close()
 

@@ -118,6 +118,23 @@ def test_disaggregated_then_from_the_prefix_cache_and_migrated(
     oracle.check(moving, output)
 
 
+def test_layers_with_a_window_after_preemptions(world, serve, oracle_of):
+    """In 36 blocks, which all prompts fit into, but not their answers."""
+    runner = load(CHECKPOINTS["Gemma 3"], max_length=400, kv_cache_bytes=36 * 8 << 10, chunk_tokens=64)
+    assert (runner.num_blocks, runner.layout.windows) == (36, (48,))
+    limits = LIMITS | {"max_length": 400, "growth_tokens": 0}
+    worker = world.worker("u", runner=runner, link=False, chunk=64, **limits)
+    prompts = dict(enumerate(interpreted_models.prompts(CONFIG.vocab_size, (97, 61, 40, 30, 20))))
+    for index, prompt in prompts.items():
+        params = {"max_tokens": NEW_TOKENS, "temperature": 0.0, "stop_token_ids": ()}
+        world.generate(worker, prompt, id=str(index), turns=0, **params)
+    oracle = oracle_of(CHECKPOINTS["Gemma 3"])
+    for id, output in serve(worker, [str(index) for index in prompts]).items():
+        assert len(output) == NEW_TOKENS
+        oracle.check(prompts[int(id)], output)
+    assert worker.scheduler.load().preemptions > 0
+
+
 WORDS = lora_folders.RandomCheckpoint(
     replace(interpreted_models.LLAMA, vocab_size=len(TOKENS)), kinds=lambda name: "Q4_1"
 )

@@ -1,5 +1,9 @@
 """Memory is worked out before anything is read, and a refusal says what would fit."""
 
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import tiny_files as files
 from gguf import GGMLQuantizationType as Type
@@ -9,11 +13,13 @@ from tiny_models import PROCESSORS, RandomCheckpoint
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.arena import count_blocks
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.weights.opening import open_weights
 
+ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 NEEDS = Needs(weights=1000 * MIB, workspace=500 * MIB)
 LAYOUT = KVLayout(layers=8, kv_heads=4, block_size=16, head_dim=128, dtype="float32")  # a block is 0.5 MiB
@@ -136,6 +142,30 @@ def test_tables_of_rotary_angles_are_counted_for_the_longest_sequence():
         assert (
             sizing.choose(lambda _running: needs, LAYOUT, 8192, asked, Memory(12_000 * MIB)).kv_cache_bytes == kv * MIB
         )
+
+
+def test_layers_with_a_window_take_what_the_benchmarks_say():
+    """gpt-oss-20b holds half of the KV, and Gemma 3 12B a sixth."""
+    rows = runpy.run_path(str(ROOT / "benchmarks/engine/kv_bytes.py"))["table"]()
+    assert [row.split()[-3] for row in rows] == ["57", "51", "50", "50", "100", "27", "19", "17"]
+    assert "\n".join(rows) in (ROOT / "benchmarks/README.md").read_text()
+
+
+WINDOWED = replace(LAYOUT, layers=4, windows=(256,))  # a block is 0.25 MiB
+
+
+def test_a_cache_with_windows_holds_longer_sequences():
+    """A prompt of 4,096 tokens takes 256 blocks, and 16 + 32 + 1 of the window and a chunk."""
+    kv = arena_bytes = (256 + 49) * 256 << 10
+    assert WINDOWED.bytes_for(4096, 512) == kv
+    assert count_blocks(WINDOWED, arena_bytes, 4096, 512) == 256 + 49
+    with pytest.raises(TooLittleMemory, match="a maxLength of at most 4080"):
+        count_blocks(WINDOWED, arena_bytes - 1, 4096, 512)
+    asked = AskedSizes(kv, None, 7)
+    assert sizing.choose(_needs, WINDOWED, 8192, asked, Memory(12_000 * MIB), 512) == ChosenSizes(kv, 4096, 7)
+    for blocks in range(1, 400):
+        longest = WINDOWED.sizes(512).largest(blocks)
+        assert WINDOWED.sizes(512).most(longest) <= blocks < WINDOWED.sizes(512).most(longest + 1)
 
 
 def test_auto_is_refused_where_no_expected_sequence_fits():

@@ -106,6 +106,24 @@ def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch
     assert worker.index.blocks == 0
 
 
+def test_of_a_worker_with_windows_the_last_block_names_the_prefix():
+    """It may have no blocks before; other workers need all of them."""
+    prompt, index = hashes(5 * RUN + 7), KVIndex()
+    whole, windowed = Worker(prompt[:40], "whole", index), Worker((), "windowed", index)
+    for reconnects in range(2):
+        index.expect("windowed", windowed.epoch, whole=False)
+        windowed.send_snapshot()
+        windowed.stores([prompt[9], prompt[99]])
+        expected = (40, 7)[reconnects], 100, 10
+        assert (whole.match(prompt), windowed.match(prompt), windowed.match(prompt[:50])) == expected
+        windowed.removes([prompt[99]])
+        assert (windowed.match(prompt), windowed.match(prompt[:9])) == (10, 0)
+        whole.removes([prompt[7 - reconnects]])
+        assert (whole.match(prompt), windowed.match(prompt)) == (7 - reconnects, 10)
+    index.forget("windowed")
+    assert Worker([prompt[4]], "next", index).match(prompt) == 0
+
+
 def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
     prompt = hashes(5 * RUN)
     worker = Worker(prompt)

@@ -23,9 +23,8 @@ def _row_of(token, starts, rows, bisections):
     return first
 
 
-@triton.jit(
-    do_not_specialize=["count", "rows", "bisections", "slot_stride", "group_stride"]
-)  # compiled once for all sizes of a step
+# Compiled once for all sizes of a step.
+@triton.jit(do_not_specialize=["count", "rows", "bisections", "slot_stride", "group_stride"])
 def _expand(
     given,  # [count]
     starts,  # [rows + 1]
