@@ -13,6 +13,7 @@ import certificates
 import psutil
 import pytest
 from virtual_loop import VirtualLoop
+from xdist.scheduler import LoadScopeScheduling
 
 MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 
@@ -54,10 +55,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    """Runs a file in sequence in one process, and files together that share a fixture of the whole run."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((group for path, group in SHARING.items() if file.startswith(path)), file)
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_test_group(item: pytest.Item) -> str | None:
-    """Keeps files in one process that share a fixture of the whole run."""
-    return next((group for path, group in SHARING.items() if item.nodeid.startswith(path)), None)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
