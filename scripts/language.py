@@ -1,4 +1,4 @@
-"""Check the project's English: docstring openers, retired words, class names, and dates in docs.
+"""Check the project's English: docstring openers, retired words, class names, dates in docs, and long constructors.
 
 Usage: scripts/language.py [PACKAGE…]. Prints one line for each fault and exits with 1 if there is one. CONTRIBUTING.md
 has the words to use instead.
@@ -32,6 +32,7 @@ TESTS = ("e2e", "tests")
 SCRIPTS = ("benchmarks", "scripts")  # stand alone, so that their classes need no unique names
 OPENERS = re.compile(r"(What|Who|Whom|Which|Whose|Of|How|Those|Where|That|Whether)\b")
 OPENERS_ALLOWED = 0.05
+ARGUMENTS_ALLOWED = 6  # of a constructor, besides `self`
 
 # Each retired word and what replaces it. Names are split into words first, so `_told_at` counts as "told".
 RETIRED = {
@@ -105,6 +106,16 @@ def name_faults(path: str, tree: ast.Module) -> Iterator[str]:
             yield f"{path}:{node.lineno}: a variable named {node.id!r}: {RETIRED_NAMES[node.id]}"
 
 
+def constructor_faults(path: str, tree: ast.Module) -> Iterator[str]:
+    """Yields a line for each constructor with too many arguments. Data classes are values, so they may have more."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = node.args
+            count = len(given.posonlyargs + given.args + given.kwonlyargs) - 1
+            if count > ARGUMENTS_ALLOWED:
+                yield f"{path}:{node.lineno}: {count} arguments; at most {ARGUMENTS_ALLOWED}: pass some as one value"
+
+
 def package_faults(package: str, classes: dict[str, list[str]]) -> Iterator[str]:
     """Yields the faults of one package, and adds its public classes to `classes`."""
     total, opened = 0, []
@@ -120,6 +131,7 @@ def package_faults(package: str, classes: dict[str, list[str]]) -> Iterator[str]
         if package not in TESTS:
             yield from word_faults(path, source)
             yield from name_faults(path, tree)
+            yield from constructor_faults(path, tree)
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and package not in SCRIPTS:
                     classes[node.name].append(f"{path}:{node.lineno}")

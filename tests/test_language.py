@@ -20,6 +20,7 @@ import language  # noqa: E402 - a script, in no package
         ("engine/a.py", "found = 1\n", "a variable named 'found'"),
         ("engine/a.py", "turn = 1\n", "'turn' is a chat turn only"),
         ("engine/a.py", "class A: ...\nclass A: ...\n", "class A also in engine/a.py:2"),
+        ("engine/a.py", "class A:\n def __init__(self, a, b, c, d, e, f, *, g): ...\n", "engine/a.py:2: 7 arguments"),
         ("docs/a.md", "Measured on 2026-01-01.\n", "docs/a.md:1: a date"),
         ("docs/a.md", "It tells why.\n", "docs/a.md:1: 'tells' is a retired word"),
         ("docs/a.md", "## What is in it\n", "docs/a.md:1: 'what is' is a retired word"),
