@@ -11,6 +11,7 @@ import window_tables
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
+from legato_engine.backends.cpu.experts import CpuExperts
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import INT8_AVX2
@@ -63,8 +64,14 @@ STEPS = (
 )  # fmt: skip
 
 
+def mixtures(runner):
+    return [block._mlp for block in runner._model._blocks if isinstance(block._mlp, CpuExperts)]
+
+
 def by_operator(runner):
-    """Computes with the same runner, without a program."""
+    """Computes with the same runner, without a program, and with tokens grouped by expert."""
+    for experts in mixtures(runner):
+        object.__setattr__(experts, "by_row", None)
     path = runner._backend._numerics.path
     runner._backend._numerics.path = replace(path, linear=path.linear[1:])
     return runner
@@ -95,6 +102,7 @@ def test_logits_are_those_of_the_operators_one_by_one(form, model, kinds, greedy
     assert found[0].isfinite().all()
     assert torch.equal(runner.arena._memory, plain.arena._memory)
     assert runner._backend._programs
+    assert all(experts.by_row for experts in mixtures(runner))
     assert not plain._backend._programs
 
 

@@ -77,6 +77,12 @@ class LinearFloat32:
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._parts)
 
+    @property
+    def recorded_form(self) -> object:
+        """Equal for layers that `record` the same operators; None if it records functions."""
+        sizes = [part.outputs for part in self._parts if isinstance(part, Codes) and part.int8]
+        return (*sizes, self._bias is None) if len(sizes) == len(self._parts) else None
+
     def _later(self, part: Codes | torch.Tensor, x: Array, out: Array, first: int, size: int) -> Call:
         return lambda step: self._part(part, x, step.rows, out, first, size)
 

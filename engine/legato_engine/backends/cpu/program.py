@@ -101,6 +101,11 @@ class Program:
     def gelu_mul(self, gate_up: Array, out: Array) -> None:
         self.add(kernels.GELU_MUL, x=gate_up, out=out, width=out.shape[1])
 
+    def take_operators(self) -> Array:
+        """The operators recorded since the last function, OPERATOR [operators], which the program then lacks."""
+        taken, self._table = np.stack(self._table), []
+        return taken
+
     def rounded(self, inputs: int) -> tuple[Array, Array]:
         """Memory for rows of `inputs` 8-bit activations, and for their scales."""
         if inputs not in self._rounded:
@@ -130,9 +135,16 @@ class Program:
             self._parts.append(lambda step: _run(self._path, table, step))
 
 
+def run_rows(path: Path, table: Array, step: CpuStep) -> None:
+    """Computes operators of one row, without attention, whatever the number of the step's rows."""
+    _compute(path, table, step, step.inputs.positions[:1], step.work[:0])
+
+
 def _run(path: Path, table: Array, step: CpuStep) -> None:
-    inputs, arena, threads = step.inputs, step.arena, numba.get_num_threads()
+    _compute(path, table, step, step.inputs.positions, step.work)
+
+
+def _compute(path: Path, table: Array, step: CpuStep, positions: Array, work: Array) -> None:
+    arena, threads = step.arena, numba.get_num_threads()
     kv = path.kv_tag(arena.dtype)
-    kernels.run(
-        path.family, kv, table, inputs.positions, step.slots, step.work, step.tables, arena, step.factors, threads
-    )
+    kernels.run(path.family, kv, table, positions, step.slots, work, step.tables, arena, step.factors, threads)
