@@ -32,9 +32,9 @@ SHAPES = (
     "prompt of one-token lists",
     "prompt of one text",
     "messages with one part",
-    "messages, minimal",
-    "tools of []",
-    "stop of numbers",
+    "messages of {}",
+    "tools of functions",
+    "stop of strings",
     "the same key",
 )
 PAUSE = 1.0  # seconds after which a client sends the next body
