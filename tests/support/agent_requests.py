@@ -44,35 +44,20 @@ def _tool(name: str, description: str, input_schema: dict[str, Any], **more: Any
 
 MODE = {**TEXT, "enum": ["content", "files_with_matches", "count"], "description": "What is shown of each match."}
 TODO = schema("content status", content="What has to be done.", status={**TEXT, "enum": ["pending", "completed"]})
+BOOLEAN = {"type": "boolean"}
+TODOS = {"type": "array", "maxItems": 2, "items": TODO}
+FOUND = {"path": "Where to look.", "output_mode": MODE, "-A": COUNT}
+EDITED = {"old_string": "The text as it is.", "new_string": "The text as it should be.", "replace_all": BOOLEAN}
+FILE = "An absolute path."
 CLAUDE_CODE_TOOLS: list[dict[str, Any]] = [
     _tool("Task", "Starts an agent on a task of its own.", schema("prompt", prompt="The task.", subagent_type="Kind.")),
-    _tool(
-        "Bash",
-        "Runs a command in a shell that persists.",
-        schema("command", command="The command.", timeout=COUNT, run_in_background={"type": "boolean"}),
-    ),
+    _tool("Bash", "Runs a command.", schema("command", command="It.", timeout=COUNT, run_in_background=BOOLEAN)),
     _tool("Glob", "Finds files by their name.", schema("pattern", pattern="Such as **/*.py.", path="Where to look.")),
-    _tool(
-        "Grep",
-        "Finds lines of files by a regular expression.",
-        schema("pattern", pattern="The expression.", path="A file or folder.", output_mode=MODE, **{"-A": COUNT}),
-    ),
-    _tool("Read", "Reads a file.", schema("file_path", file_path="An absolute path.", offset=COUNT, limit=COUNT)),
-    _tool(
-        "Edit",
-        "Replaces text in a file.",
-        schema(
-            "file_path old_string new_string",
-            file_path="An absolute path.",
-            old_string="The text as it is.",
-            new_string="The text as it should be.",
-            replace_all={"type": "boolean", "default": False},
-        ),
-    ),
-    _tool("Write", "Writes a file.", schema("file_path content", file_path="An absolute path.", content="All of it.")),
-    _tool(
-        "TodoWrite", "Keeps the list of tasks.", schema("todos", todos={"type": "array", "maxItems": 2, "items": TODO})
-    ),
+    _tool("Grep", "Finds lines of files.", schema("pattern", pattern="A regular expression.", **FOUND)),
+    _tool("Read", "Reads a file.", schema("file_path", file_path=FILE, offset=COUNT, limit=COUNT)),
+    _tool("Edit", "Replaces text in a file.", schema("file_path old_string new_string", file_path=FILE, **EDITED)),
+    _tool("Write", "Writes a file.", schema("file_path content", file_path=FILE, content="All of it.")),
+    _tool("TodoWrite", "Keeps the list of tasks.", schema("todos", todos=TODOS)),
     _tool("Skill", "Loads instructions for a kind of work.", schema("skill", skill="Its name."), defer_loading=True),
     {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
 ]
@@ -94,42 +79,33 @@ CLAUDE_CODE: dict[str, Any] = {
     ],
 }
 REMINDER = "<system-reminder>\nThe folder is a repository of git, on the branch main.\n</system-reminder>"
+
+
+def _read(number: int, path: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{number}", "name": "Read", "input": {"file_path": path}}
+
+
+def _result(number: int, text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": text, **more}
+
+
+THOUGHT = {"type": "thinking", "thinking": "The test first, and the code.", "signature": ""}
+SAID = {"type": "text", "text": "I read both files."}
+REMINDED = {"type": "text", "text": REMINDER}
+READ = _result(1, "     1\tdef add(a, b):\n     2\t    return a")
+MISSING = _result(2, "File does not exist.", is_error=True)
 # A session that is resumed: its answer was two calls, of which one failed.
 RESUMED: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "text", "text": text} for text in (REMINDER, "Why does test_sum fail?")]},
-    {
-        "role": "assistant",
-        "content": [
-            {"type": "thinking", "thinking": "The test first, and the code.", "signature": ""},
-            {"type": "text", "text": "I read both files."},
-            {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "/src/sum.py"}},
-            {"type": "tool_use", "id": "toolu_2", "name": "Read", "input": {"file_path": "/src/test_sums.py"}},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {
-                "type": "tool_result",
-                "tool_use_id": "toolu_1",
-                "content": "     1\tdef add(a, b):\n     2\t    return a",
-            },
-            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "File does not exist.", "is_error": True},
-            {"type": "text", "text": REMINDER},
-        ],
-    },
+    {"role": "user", "content": [REMINDED, {"type": "text", "text": "Why does test_sum fail?"}]},
+    {"role": "assistant", "content": [THOUGHT, SAID, _read(1, "/src/sum.py"), _read(2, "/src/test_sums.py")]},
+    {"role": "user", "content": [READ, MISSING, REMINDED]},
 ]
 
 
 def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    parameters = {key: value for key, value in parameters.items() if key != "$schema"}
-    return {
-        "type": "function",
-        "name": name,
-        "description": f"{description} {GUIDE[:200]}",
-        "strict": False,
-        "parameters": parameters,
-    }
+    shown = {key: value for key, value in parameters.items() if key != "$schema"}
+    described = {"description": f"{description} {GUIDE[:200]}", "strict": False, "parameters": shown}
+    return {"type": "function", "name": name, **described}
 
 
 PATCH = """start: begin hunk+ end
@@ -140,37 +116,19 @@ name: /(.+)/
 %import common.LF
 """
 STEP = schema("step status", step="What is done.", status={**TEXT, "enum": ["pending", "in_progress", "completed"]})
+LIMITS = {"yield_time_ms": COUNT, "max_output_tokens": COUNT}
+PLAN = {"type": "array", "maxItems": 2, "items": STEP}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": PATCH}
+NOTES = [
+    _function("search", "Finds notes.", schema("query", query="Words.")),
+    _function("read", "Reads a note.", schema("id", id=COUNT)),
+]
 CODEX_TOOLS: list[dict[str, Any]] = [
-    _function(
-        "exec_command",
-        "Runs a command in a terminal.",
-        schema("cmd", cmd="The command.", workdir="Where.", yield_time_ms=COUNT, max_output_tokens=COUNT),
-    ),
-    _function(
-        "write_stdin",
-        "Writes to a running command.",
-        schema("session_id", session_id=COUNT, chars="What to write.", yield_time_ms=COUNT),
-    ),
-    _function(
-        "update_plan",
-        "Updates the plan.",
-        schema("plan", explanation="Why.", plan={"type": "array", "maxItems": 2, "items": STEP}),
-    ),
-    {
-        "type": "custom",
-        "name": "apply_patch",
-        "description": f"Edits files. {GUIDE[:200]}",
-        "format": {"type": "grammar", "syntax": "lark", "definition": PATCH},
-    },
-    {
-        "type": "namespace",
-        "name": "mcp__notes",
-        "description": "Tools of the server notes.",
-        "tools": [
-            _function("search", "Finds notes.", schema("query", query="Words.")),
-            _function("read", "Reads a note.", schema("id", id=COUNT)),
-        ],
-    },
+    _function("exec_command", "Runs a command.", schema("cmd", cmd="The command.", workdir="Where.", **LIMITS)),
+    _function("write_stdin", "Writes to a command.", schema("session_id", session_id=COUNT, chars="What.", **LIMITS)),
+    _function("update_plan", "Updates the plan.", schema("plan", explanation="Why.", plan=PLAN)),
+    {"type": "custom", "name": "apply_patch", "description": f"Edits files. {GUIDE[:200]}", "format": GRAMMAR},
+    {"type": "namespace", "name": "mcp__notes", "description": "Tools of the server notes.", "tools": NOTES},
     {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": schema(query="Words.")},
     {"type": "web_search", "external_web_access": False},
 ]
