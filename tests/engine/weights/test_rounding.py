@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import quantized_folders as folders
 import torch
-from quantized_folders import KINDS, UP, Kind, Tensors, edit, put
+from quantized_folders import KINDS, UP, Kind, Tensors, edit
 
 from legato_engine import errors
 from legato_engine.weights.opening import open_weights
@@ -14,17 +14,21 @@ from legato_engine.weights.opening import open_weights
 ROUNDED = {"FP8": KINDS["float-quantized, channel"], "Int8": KINDS["int-quantized"]}  # the same formats in files
 
 
-def plain(path: Path, kind: Kind, change: Callable[[Tensors], None] = lambda tensors: None) -> Tensors:
+ZEROS = "model.layers.1.mlp.experts.3.up_proj.weight"
+
+
+def plain(path: Path, kind: Kind, change: Callable[[Tensors], None], architecture: str) -> Tensors:
     """Writes a folder without quantized weights."""
-    return folders.write(path, Kind({}, kind.pack), keep=lambda module: True, change=change)
+    return folders.write(path, Kind({}, kind.pack), keep=lambda module: True, change=change, architecture=architecture)
 
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_weights_are_rounded_while_loading_as_tools_round_them(tmp_path: Path, name: str) -> None:
-    """Embeddings, the output head and norms are not."""
-    given = plain(tmp_path, ROUNDED[name], put("weight", zeros := torch.zeros(512, 256))) | {f"{UP}.weight": zeros}
+    """Embeddings, the output head, routers and norms are not."""
+    zeros = {ZEROS: torch.zeros(256, 256)}
+    given = plain(tmp_path, ROUNDED[name], lambda tensors: tensors.update(zeros), "Qwen2MoeForCausalLM") | zeros
     checkpoint, original = open_weights(tmp_path, name), open_weights(tmp_path)
-    assert checkpoint.quantized() == {each for each in given if "_proj." in each}
+    assert checkpoint.quantized() == {each for each in given if each.endswith("_proj.weight")}
     assert checkpoint.names() == original.names()
     assert checkpoint.fingerprint != original.fingerprint
     for each, weight in given.items():
@@ -39,7 +43,7 @@ def test_weights_are_rounded_while_loading_as_tools_round_them(tmp_path: Path, n
 
 
 def test_only_finite_weights_that_are_not_quantized_are_rounded(tmp_path: Path) -> None:
-    plain(tmp_path, KINDS["gptq"], edit("weight", float("nan"), 300))
+    plain(tmp_path, KINDS["gptq"], edit("weight", float("nan"), 300), "LlamaForCausalLM")
     with pytest.raises(errors.CorruptModel, match=rf"{UP}\.weight: a weight is NaN or infinite"):
         open_weights(tmp_path, "FP8").tensor(f"{UP}.weight")
     folders.write(tmp_path, KINDS["gptq"])
