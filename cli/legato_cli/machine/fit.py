@@ -72,6 +72,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     sizes = sizing.choose(needs_of, layout, declared, asked, room, chunk)
     tokens, needs = layout.tokens_within(sizes.kv_cache_bytes, chunk), needs_of(sizes.max_running)
     taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, chosen.quantized(checkpoint))
+    taken = f"{taken} for {sizes.sequences(config.max_length)}"
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 
@@ -87,8 +88,7 @@ def _taken(needs: Needs, sizes: ChosenSizes, tokens: int, quantized: str) -> str
     form = f" ({quantized})" if quantized else ""
     return (
         f"weights {_mib(needs.weights)}{form}, workspace about {_mib(needs.workspace)}, KV cache "
-        f"{_mib(sizes.kv_cache_bytes)} ({tokens:,} tokens) for {sizes.max_running} sequences of at most "
-        f"{sizes.max_length:,} tokens"
+        f"{_mib(sizes.kv_cache_bytes)} ({tokens:,} tokens)"
     )
 
 

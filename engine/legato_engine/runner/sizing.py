@@ -59,6 +59,11 @@ class ChosenSizes:
     max_length: int
     max_running: int
 
+    def sequences(self, declared: int) -> str:
+        """Describes the sequences; `declared` is the length that the model's config declares."""
+        model = f" (the model allows {declared:,})" if self.max_length < declared else ""
+        return f"{self.max_running} sequences of at most {self.max_length:,} tokens{model}"
+
 
 def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
     """The needs of a worker whose largest step has `chunk_tokens` prompt tokens and `max_batch` decoding sequences;
