@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import triton
+import window_tables
 from interpreted_models import load, random_weights
 
 from legato_engine.backends.cuda.device import Interpreted
@@ -70,11 +71,13 @@ class RandomSteps:
         start = self._random.choice((0, self._random.randint(0, LONGEST - count)))
         tokens = [self._random.randrange(self._vocab) for _ in range(count)]
         blocks = [self._random.randrange(20) for _ in range(self._runner.layout.blocks_for(start + count))]
+        windows = window_tables.of_row(self._runner, blocks, start)
         if count > 1 and self._random.random() < 0.3:
-            return Row(tokens, start, blocks)  # a piece of a prompt, which samples nothing
+            return Row(tokens, start, blocks, windows=windows)  # a piece of a prompt, which samples nothing
         targets = Targets(tokens[1:], 2) if count > 1 and self._random.random() < 0.2 else None
         draws = tuple(self._draw(choice, start + count) for choice in range(self._random.choice((1, 1, 1, 3))))
-        return Row(tokens, start, blocks, draws, targets, self._random.choice((None, None, None, None, self._adapter)))
+        adapter = self._random.choice((None, None, None, None, self._adapter))
+        return Row(tokens, start, blocks, draws, targets, adapter, windows)
 
     def _draw(self, choice: int, position: int) -> Draw:
         params = SamplingParams(**{"max_tokens": 9, "seed": 0} | self._random.choice(WAYS))

@@ -158,6 +158,7 @@ class Runner:
         """Computes rows, whose tokens may be samples of `before`; float32 logits [rows that draw, vocab], in order."""
         drawn = before.sampled if before is not None and before.parts else None
         given = inputs.build(rows, self.layout.block_size, drawn)
+        assert len(given.windows) == len(self.layout.windows), "rows lack tables of windows"
         return self._backend.logits(self._model.logits, given, self.arena.blocks)
 
     def _score(self, rows: tuple[Row, ...]) -> dict[int, Scored]:

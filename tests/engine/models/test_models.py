@@ -133,9 +133,30 @@ def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
     tokens = prompt(2, 150)
     exact = last_logits(load(checkpoint), tokens, 150, draws)
 
-    found = last_logits(load(checkpoint, dtype, block_size=block_size), tokens, 67, draws)
+    runner = load(checkpoint, dtype, block_size=block_size)
+    with torch.inference_mode():
+        runner.arena.blocks.fill_(torch.nan)
+    found = last_logits(runner, tokens, 67, draws)
 
     assert error(found, exact) < (1e-4 if dtype == "float32" else 0.03)
+
+
+@pytest.mark.parametrize("block_size", [16, 62], ids=["kernels", "torch"])
+def test_rows_with_released_blocks_read_nothing_else(block_size, draws):
+    """Memory that nothing was written to is NaN, also in the last block, the only one that a window may have."""
+    checkpoint = RandomCheckpoint(SHAPES["gemma 3"])
+    runner, sequences = load(checkpoint, block_size=block_size), []
+    with torch.inference_mode():
+        runner.arena.blocks.fill_(torch.nan)
+        for first, length in ((1, 71), (20, 181)):
+            tokens, table = prompt(first, length), range(first, first + runner.layout.blocks_for(length))
+            windows = window_tables.of_row(runner, table)
+            runner.logits((Row(tokens[:-1], 0, table, draws, windows=windows),))
+            windows = window_tables.of_row(runner, table, length - 1)
+            sequences.append((tokens, Row(tokens[-1:], length - 1, table, draws, windows=windows)))
+        together = runner.logits(tuple(row for _, row in sequences))
+    for (tokens, _), found in zip(sequences, together, strict=True):
+        assert error(found, last_logits(load(checkpoint), tokens, len(tokens), draws)) < 1e-4
 
 
 @pytest.mark.parametrize(
