@@ -4,12 +4,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import interpreted_models  # noqa: F401  # finds modules of tests/gpu
+import numpy as np
 import pytest
 import torch
 from made_model import Row, step_inputs
 from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint
 
+from legato_engine.backends import projections
 from legato_engine.backends.cpu import numerics
 from legato_engine.backends.cpu.layers import CpuBackend
 from legato_engine.backends.cpu.workspace import room
@@ -121,6 +123,38 @@ def expected(shape, tensors, x):
 
 def inputs(rows):
     return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(rows))
+
+
+class Halves:
+    """Stands for AMX: inputs of linear layers are bfloat16."""
+
+    inputs, path = np.uint16, paths.TILES
+
+    def linear(self, checkpoint, names, bias):
+        weight = projections.weights(checkpoint, names, torch.float32)
+        biases = projections.biases(checkpoint, names) if bias else None
+
+        def multiply(x, rows, out):
+            given = torch.from_numpy(x[:rows].view(np.int16)).view(torch.bfloat16).float()
+            out[:rows] = torch.nn.functional.linear(given, weight, biases).numpy()
+
+        multiply.nbytes = weight.nbytes
+        return multiply
+
+
+@pytest.mark.parametrize("name", ["softmax", "gpt-oss", "shared"])
+def test_inputs_of_experts_may_be_bfloat16(name):
+    shape, tensors, x = SHAPES[name], made(SHAPES[name]), inputs(9).bfloat16()
+    checkpoint = RandomCheckpoint(FAMILIES["qwen 3 moe"], change=lambda given: given.update(tensors))
+    experts = CpuBackend(checkpoint, Halves(), 64, lambda share: None).experts(shape)
+    roomy = torch.zeros(room(9), HIDDEN, dtype=torch.bfloat16)
+    roomy[:9] = x
+    step = SimpleNamespace(rows=9, call=lambda work: work(step))
+
+    found = torch.from_numpy(experts(step, roomy.view(torch.int16).numpy().view(np.uint16))[:9])
+
+    exact = expected(shape, tensors, x.float())
+    assert (found - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpu", "cuda"])

@@ -1,6 +1,9 @@
 """Compute paths: the best one that a processor and a model fit, and its kernel for a weight and a step."""
 
+from dataclasses import replace
+
 import pytest
+from tiny_families import FAMILIES
 from tiny_models import LLAMA, PROCESSORS, llama
 
 from legato_engine.kernels import paths
@@ -19,6 +22,13 @@ def test_a_model_of_odd_sizes_has_no_path(size):
     odd = llama(**{size: 40})
     assert paths.choose(PROCESSORS["tiles"], odd, 16) == (None, f"{size} 40 is not a multiple of 32")
     assert FLOAT32.mismatch(odd, 16) == f"{size} 40 is not a multiple of 32"
+
+
+def test_experts_of_odd_sizes_have_no_path():
+    model = FAMILIES["qwen 3 moe"]
+    odd = replace(model, experts=replace(model.experts, inner=40))
+    assert FLOAT32.mismatch(odd, 16) == "intermediate size of experts 40 is not a multiple of 32"
+    assert FLOAT32.mismatch(replace(model, intermediate_size=40), 16) is None
 
 
 def test_the_last_path_needs_no_instructions_and_every_path_takes_any_weight_and_step():
