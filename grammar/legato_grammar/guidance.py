@@ -30,6 +30,7 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 _OPTIONS = '{"no_forcing": true}'
+_LONGEST = 1024  # bytes of a token: the library panics for longer ones, which no answer needs
 _SHOWN = 300  # characters of an error
 _MEANINGS = {"NoExtensionBias": "no text matches it"}
 
@@ -113,8 +114,9 @@ class _Tokens:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.eos_token_id = len(vocabulary.tokens)
-        self.tokens = [*vocabulary.tokens, b""]
-        self.special_token_ids = [*vocabulary.special, self.eos_token_id]
+        self.tokens = [*(raw if len(raw) <= _LONGEST else b"" for raw in vocabulary.tokens), b""]
+        # Empty special tokens would be the beginning of all special tokens.
+        self.special_token_ids = [*(id for id in vocabulary.special if self.tokens[id]), self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
         return []  # only used for forced text, which is switched off

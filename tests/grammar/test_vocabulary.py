@@ -10,6 +10,8 @@ from tokenizer_files import train_pieces, write_pieces
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_grammar import vocabulary
 from legato_grammar.errors import UnreadableVocabulary
+from legato_grammar.guidance import Compiler
+from legato_grammar.vocabulary import Vocabulary
 
 
 def builtin():
@@ -63,3 +65,9 @@ def test_files_that_are_not_there_or_broken_are_named(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(UnreadableVocabulary, match=r"model\.gguf"):
         vocabulary.read(tmp_path / "model.gguf", 1)
+
+
+def test_a_token_that_is_too_long_for_grammars_is_not_used():
+    """Some tokenizers have one for a thousand spaces."""
+    compiler = Compiler(Vocabulary((b"a", b"a" * 1024, b"a" * 1025), frozenset()))
+    assert compiler.compile("regex", "a+").matcher().mask()[0] & 7 == 3

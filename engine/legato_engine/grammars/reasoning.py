@@ -41,10 +41,13 @@ class ReasoningPosition:
         """See `batch.Constraint`. Without a grammar, only the budget restricts tokens."""
         self._follow(output)
         span, rules = self._span, self._rules
-        if span.inside and rules.budget is not None and span.count >= rules.budget:
-            return self._only(rules.marks.close)
+        spent = span.inside and rules.budget is not None and span.count >= rules.budget
         if rules.marks.header and self._answer is not None:
-            return self._answer.allowed(output, stops, early)
+            mask, close = self._answer.allowed(output, stops, early), rules.marks.close
+            ends = spent and mask[close >> 3] >> (close & 7) & 1  # not within a character
+            return self._only(close) if ends else mask
+        if spent:
+            return self._only(rules.marks.close)
         if span.inside or self._answer is None:
             return self._all_but(stops) if early or self._answer is not None else _ALL
         mask = self._answer.allowed(output[span.behind :], stops, early)

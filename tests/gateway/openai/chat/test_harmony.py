@@ -108,8 +108,9 @@ async def test_efforts_are_those_that_the_model_knows(make, effort, shown):
 
 # ── constraints ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-TOKENS = (*SINGLE_BYTES.tokens, b"<eos>", *(token.encode() for token in ALL), *PIECES)
-COMPILER = Compiler(Vocabulary(TOKENS, frozenset(range(256, 264))))
+TOKENS = (*SINGLE_BYTES.tokens, b"<eos>", *(token.encode() for token in ALL), *PIECES, b"")
+PADDING = len(TOKENS) - 1
+COMPILER = Compiler(Vocabulary(TOKENS, frozenset((*range(256, 264), PADDING))))
 STOPS = (256, CALL, RETURN)
 
 
@@ -151,6 +152,8 @@ CONSTRAINTS: Any = [  # fields, what may be written, and what may not
     ({"thinking_token_budget": 11}, [THINK + FINAL, CALLING, FINAL], [THINK.replace("see", "seee") + FINAL]),
     ({"thinking_token_budget": 11, "response_format": SCHEMA}, [THINK + JSON],
      [THINK + FINAL, THINK + THINK + JSON]),  # the budget is for all reasoning together
+    ({"thinking_token_budget": 2, "response_format": SCHEMA}, [THINK.replace("Let me see.", "日") + JSON],
+     [THINK.replace("Let me see.", "日日") + JSON, THINK.replace("Let me see.", "日a") + JSON]),  # of whole characters
 ]  # fmt: skip
 
 
@@ -197,8 +200,10 @@ def random_calls_are_valid(schema: dict[str, Any], seed: int) -> None:
     output: list[int] = []
     while len(output) < params.max_tokens and not set(output) & set(STOPS):
         logits = torch.randn(1, len(TOKENS), generator=source) * 3
-        logits[0, [*STOPS, END, *b'"}]']] += 4.0
-        output.append(step(position, output, logits, params).token)
+        logits[0, [*STOPS, END, PADDING, *b'"}]']] += 4.0
+        sampled = step(position, output, logits, params)
+        assert not sampled.fault, sampled.fault
+        output.append(sampled.token)
     text = b"".join(b"\xef\xb7\x90" * (256 < id < 264) + TOKENS[id] for id in output if id != 256).decode(
         errors="replace"
     )
