@@ -5,6 +5,7 @@ from staged_arena import DirectArena, StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.spans import no_windows
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
@@ -52,6 +53,7 @@ class Side:
                 BLOCK,
                 self.staged.staging if self.staged else None,
                 self.staged.direct if self.staged else None,
+                settings.pop("first_blocks", no_windows),
             ),
             TransferIdentity(**{**usual, **settings}),
             network.clock,

@@ -25,6 +25,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.block_hash import split
 from legato_protocol.wire.kv_events import KVEvent, Stored
+from legato_protocol.wire.kv_windows import window_blocks
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
 from legato_protocol.wire.stream import Peer
 
@@ -386,6 +387,11 @@ class Worker:
     def check(self) -> None:
         """Every owner's books balance, and the events are true."""
         self.scheduler.check_integrity()
+        limits = self.scheduler.limits
+        for request in (r for client in self.clients for r in self.scheduler.requests(client) if r.moves_windows):
+            for window, table in zip(limits.windows, request.windows, strict=bool(request.blocks)):
+                most = window_blocks(window, max(limits.chunk_tokens, 2 * limits.block_size), limits.block_size)
+                assert len(table.blocks) <= most + 1, "blocks before a window are kept"  # of a step ahead
         for event in self.pool.events.take():
             self._read(event)
         assert self.known == set(self.pool.cache)
