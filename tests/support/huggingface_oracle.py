@@ -58,13 +58,26 @@ def _from_files(config: Any, state: dict[str, torch.Tensor]) -> torch.nn.Module:
     """The model from files: transformers fuses experts when it reads them."""
     from transformers import AutoModelForCausalLM
 
-    if config.model_type == "gpt_oss":
-        state = fused_experts(state)
+    if config.model_type in ("gpt_oss", "granitemoe"):
+        state = fused_experts(state) if config.model_type == "gpt_oss" else granite_experts(state)
     with TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, f"{folder}/model.safetensors")
         attention = config._attn_implementation
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+
+
+def granite_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of Granite with experts as its files have them: all experts of a layer in one, gates before ups."""
+    fused = {name: tensor for name, tensor in state.items() if ".experts." not in name}
+    for module in {name.partition(".experts.")[0] for name in state.keys() - fused.keys()}:
+        numbers = range(len(state[f"{module}.router.layer.weight"]))
+        gates, ups, downs = (
+            torch.stack([state[f"{module}.experts.{number}.{part}_proj.weight"] for number in numbers])
+            for part in ("gate", "up", "down")
+        )
+        fused |= {f"{module}.input_linear.weight": torch.cat((gates, ups), 1), f"{module}.output_linear.weight": downs}
+    return fused
 
 
 def fused_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

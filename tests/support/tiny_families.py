@@ -42,6 +42,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_multiplier": 0.03,
         "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": True,
     },
+    "granite moe": _SIZES
+    | {
+        "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", "num_local_experts": 6,
+        "num_experts_per_tok": 2, "attention_multiplier": 0.03, "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": True,
+    },
     "olmo 2": _SIZES | {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500000},
     "qwen 3 moe": _QWEN3_MOE | {"norm_topk_prob": True},
     "qwen 3 moe, dense layers": _QWEN3_MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1]},

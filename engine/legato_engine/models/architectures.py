@@ -53,6 +53,9 @@ ARCHITECTURES = {
     "GraniteForCausalLM": Architecture(
         *_LLAMA, "Granite 3", ("ibm-granite/granite-3.3-8b-instruct",), "granite", "Granite"
     ),
+    "GraniteMoeForCausalLM": Architecture(
+        *_LLAMA, "Granite 3 with experts", ("ibm-granite/granite-3.1-3b-a800m-instruct",), "granitemoe", "Granite"
+    ),
     "Olmo2ForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
     ),

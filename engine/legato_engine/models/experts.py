@@ -27,6 +27,9 @@ FAMILIES: Mapping[str, ExpertFamily] = {
     "GptOssForCausalLM": ExpertFamily(
         router="router", inner="intermediate_size", normalize=True, gating=Gating.CLAMPED, biases=True
     ),
+    "GraniteMoeForCausalLM": ExpertFamily(
+        "block_sparse_moe", router="router.layer", inner="intermediate_size", normalize=True
+    ),
     "MixtralForCausalLM": ExpertFamily(
         "block_sparse_moe", projections=("w1", "w3", "w2"), inner="intermediate_size", normalize=True
     ),
@@ -35,13 +38,16 @@ FAMILIES: Mapping[str, ExpertFamily] = {
     "Qwen3MoeForCausalLM": ExpertFamily(),
 }
 # GGUF: llama.cpp's constants, and values of keys that change the routing.
-_NORMALIZED_IN_GGUF = ("GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM")
+_NORMALIZED_IN_GGUF = (
+    "GptOssForCausalLM", "GraniteMoeForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM",
+)  # fmt: skip
 _GGUF_ROUTING: Mapping[str, tuple[float, ...]] = {"expert_gating_func": (0, 1), "expert_weights_scale": (0, 1)}
 _COUNTS = ("num_experts", "num_local_experts")  # transformers reads and writes either
 _MIXTRAL = frozenset({*_COUNTS, "num_experts_per_tok"})
 _QWEN3 = _MIXTRAL | {"norm_topk_prob", "moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers"}
 KEYS: Mapping[str, frozenset[str]] = {
     "GptOssForCausalLM": _MIXTRAL,
+    "GraniteMoeForCausalLM": _MIXTRAL,
     "MixtralForCausalLM": _MIXTRAL,
     "OlmoeForCausalLM": _MIXTRAL | {"norm_topk_prob"},
     "Qwen2MoeForCausalLM": _QWEN3 | {"shared_expert_intermediate_size"},

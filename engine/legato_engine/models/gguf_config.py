@@ -13,6 +13,7 @@ from legato_engine.models.fields import number, size
 # The first architecture of those with one name in GGUF: Mistral is a `llama` there, and so is Mixtral.
 _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
 _WINDOW_PATTERNS = {"gemma3": 6, "gpt-oss": 2}  # llama.cpp's defaults
+_GRANITE = ("granite", "granitemoe")
 
 
 def read(
@@ -33,7 +34,7 @@ def read(
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
     rotated = size(raw, "rope.dimension_count", source, head_dim)
     _refuse_unsupported(raw, name, tensors, head_dim, rotated, source)
-    layers, granite = size(raw, "block_count", source), raw if name == "granite" else {}
+    layers, granite = size(raw, "block_count", source), raw if name in _GRANITE else {}
     gemma, window = name == "gemma3", "attention.sliding_window"
     # llama.cpp reads no window for other architectures; 0 is none.
     windows = size(raw, window, source) if name in ("phi3", *_WINDOW_PATTERNS) and raw.get(window) else None
@@ -89,7 +90,7 @@ def _refuse_unsupported(
         raise UnsupportedModel(f"{source}: {lengths} is not supported")
     if raw.get("rope.scaling.attn_factor", 1.0) != 1.0 and tensors.isdisjoint(rope.GGUF_LONGROPE):
         raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
-    if raw.get("rope.scaling.finetuned", True) is False and name == "granite":
+    if raw.get("rope.scaling.finetuned", True) is False and name in _GRANITE:
         raise UnsupportedModel(
             f"{source}: a granite without rotary embeddings (rope.scaling.finetuned) is not supported"
         )
@@ -104,6 +105,6 @@ def _attention_scale(raw: Mapping[str, Any], name: str, head_dim: int, source: s
     if name == "gemma3":
         largest = raw["block_count"] == 62
         return 1 / sqrt(raw["embedding_length"] // raw["attention.head_count"] if largest else head_dim)
-    if name == "granite" and raw.get("attention.scale"):
+    if name in _GRANITE and raw.get("attention.scale"):
         return number(raw, "attention.scale", source)
     return None

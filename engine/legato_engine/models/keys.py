@@ -68,6 +68,11 @@ KEYS = {
     "GraniteForCausalLM": Keys(
         "granite", frozenset({"attention_bias", "mlp_bias", *_MULTIPLIERS}), {"attention_multiplier": 1.0}
     ),
+    "GraniteMoeForCausalLM": Keys(
+        "granitemoe",
+        experts.KEYS["GraniteMoeForCausalLM"] | {"attention_bias", *_MULTIPLIERS},
+        {"attention_multiplier": 1.0},
+    ),
     "MixtralForCausalLM": Keys(
         "mixtral",
         experts.KEYS["MixtralForCausalLM"] | {"sliding_window"},

@@ -32,7 +32,13 @@ _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, 
 _PARTS = 32  # per task of a thread
 
 # llama.cpp interleaves rotary pairs.
-_REORDERED = ("LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM", "SmolLM3ForCausalLM")
+_REORDERED = (
+    "LlamaForCausalLM",
+    "MixtralForCausalLM",
+    "GraniteForCausalLM",
+    "GraniteMoeForCausalLM",
+    "SmolLM3ForCausalLM",
+)
 
 
 class GgufFile(Checkpoint):

@@ -38,6 +38,12 @@ _OTHER_NAMES = {  # by llama.cpp's architecture
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
     "gpt-oss": {"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"},
+    "granitemoe": {
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_gate_exps": "block_sparse_moe.experts.{}.gate_proj",
+        "ffn_up_exps": "block_sparse_moe.experts.{}.up_proj",
+        "ffn_down_exps": "block_sparse_moe.experts.{}.down_proj",
+    },
     "llama": {  # with experts: Mixtral
         "ffn_gate_inp": "block_sparse_moe.gate",
         "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",

@@ -118,7 +118,7 @@ class HuggingFaceFolder(Checkpoint):
             stored, axes = self._stored.pop(name), 2 if name.endswith("_bias") else 3
             if len(shape := stored.slice().get_shape()) != axes:
                 raise WrongShape(f"{self.path}: tensor {name} has shape {list(shape)}; {axes} dimensions are needed")
-            self._stored |= {own: stored._replace(part=part) for own, part in fused_experts.parts(name, shape[0])}
+            self._stored |= {own: stored._replace(part=part) for own, part in fused_experts.parts(name, shape)}
 
     def _at(self, name: str) -> "_Stored":
         if name not in self._stored:

@@ -276,6 +276,7 @@ def experts(count: int, active: int) -> dict[str, int]:
             },
         ),
         ("mixtral", "llama", experts(4, 2)),
+        ("granite moe", "granitemoe", experts(6, 2) | SCALES),
         ("olmoe", "olmoe", experts(8, 2)),
         ("gpt-oss", "gpt-oss", {"sliding_window": 48, "expert_feed_forward_length": 96} | YARN | experts(6, 3)),
         ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
@@ -341,15 +342,20 @@ def test_a_gguf_of_gpt_oss_in_mxfp4_is_its_folder(tmp_path: Path) -> None:
 def converted(weights: Checkpoint, architecture: str, kind_of: Callable[[str], Type]) -> Tensors:
     """The tensors as llama.cpp's converter names and orders them, in the types that `kind_of` returns for names."""
     config = weights.config
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper().replace("-", "_")], config.layers)
+    known = {name: known for known, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known[architecture], config.layers)
     tensors: Tensors = {}
     for each in sorted(weights.names()):
         tensor, kind = weights.tensor(each).float(), kind_of(each)
-        if architecture in ("granite", "smollm3", "llama") and each.endswith((".q_proj.weight", ".k_proj.weight")):
+        if architecture in ("granite", "granitemoe", "smollm3", "llama") and each.endswith(
+            (".q_proj.weight", ".k_proj.weight")
+        ):
             tensor = files.as_converted(tensor, config.heads if "q_proj" in each else config.kv_heads)
         if each.endswith("norm.weight"):
             tensor = tensor + config.norm_offset
         together, count = re.subn(r"\.experts\.\d+\.", ".experts.", each)
+        if architecture == "granitemoe" and count:  # whose files name them in another way
+            together = together.replace("block_sparse_moe", "mlp")
         place = names.get_name(together, (".weight", ".bias")) or each
         place += ".weight" if place.endswith("sinks") else ""
         data = tensor.squeeze().numpy()
