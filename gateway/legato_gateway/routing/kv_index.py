@@ -97,13 +97,14 @@ class KVIndex:
             seen = known.number if known.epoch == epoch else -1
             self._doubt(known)
             self._workers[worker] = _Worker(worker, known.bit, epoch, seen, whole)
-        self._windowed = sum(each.bit for each in self._workers.values() if not each.whole)
+        self._note_windows()
 
     def forget(self, worker: str) -> None:
         """Removes `worker`."""
         if (known := self._workers.pop(worker, None)) is not None:
             self._doubt(known)
             del self._names[known.bit]
+            self._note_windows()
             self._sweep()
 
     def apply(self, worker: str, event: KVEvent) -> bool:
@@ -198,6 +199,8 @@ class KVIndex:
         assert all(self._holders.values()), "a hash without a holder is kept"
         known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
         assert not known & self._retired, "a worker has a bit that means nobody"
+        windowed = sum(w.bit for w in self._workers.values() if not w.whole)
+        assert windowed == self._windowed, "a bit of workers with windows is another's"
         assert not any(holders & ~known & ~self._retired for holders in self._holders.values()), "a doubt is held"
         for worker in self._workers.values():
             held = sum(1 for holders in self._holders.values() if holders & worker.bit)
@@ -303,11 +306,14 @@ class KVIndex:
         old, worker.blocks = worker.bit, 0
         self._retired |= old
         worker.bit = self._take_bit(worker.name)
-        if not worker.whole:
-            self._windowed ^= old | worker.bit
+        self._note_windows()
         del self._names[old]
         if self._valid & old:
             self._valid ^= old | worker.bit
+
+    def _note_windows(self) -> None:
+        """Collects the bits of workers with windows; a bit that no worker has may be another's next."""
+        self._windowed = sum(each.bit for each in self._workers.values() if not each.whole)
 
     def _take_bit(self, worker: str) -> int:
         used = sum(self._names) | self._retired

@@ -121,6 +121,7 @@ def test_of_a_worker_with_windows_the_last_block_names_the_prefix():
         whole.removes([prompt[7 - reconnects]])
         assert (whole.match(prompt), windowed.match(prompt)) == (7 - reconnects, 10)
     index.forget("windowed")
+    index.check_integrity()
     assert Worker([prompt[4]], "next", index).match(prompt) == 0
 
 
