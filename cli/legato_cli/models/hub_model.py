@@ -43,11 +43,7 @@ def fetch(name: HubName, progress: Progress, check: Callable[[Path], None]) -> P
         try:
             snapshot, content = _find(name)
         except HubUnreachable as error:
-            path = None if name.commit else hub.cached(name.repo, cache_folder(os.environ), name.choice)
-            if path is None:
-                raise
-            progress(f"{error}; serving the earlier download, {path.name}")
-            return path
+            return _earlier(name, error, progress)
         folder = snapshot.folder(cache_folder(os.environ))
         if not snapshot.complete(folder, content):
             with tempfile.TemporaryDirectory(prefix="legato-outline-") as scratch:
@@ -58,9 +54,16 @@ def fetch(name: HubName, progress: Progress, check: Callable[[Path], None]) -> P
 
 
 def outline(name: HubName, scratch: Path, progress: Progress) -> Path:
-    """Returns the path of a model in the cache, or else of its outline in `scratch`."""
+    """Returns the path of a model in the cache, or else of its outline in `scratch`.
+
+    While the hub cannot be reached, the model is the last one downloaded.
+    """
     with _explained():
-        return _outline(*_find(name), scratch, progress)
+        try:
+            snapshot, content = _find(name)
+        except HubUnreachable as error:
+            return _earlier(name, error, progress)
+        return _outline(snapshot, content, scratch, progress)
 
 
 def outline_of(snapshot: HubSnapshot, content: HubContent, scratch: Path, progress: Progress) -> Path:
@@ -99,6 +102,15 @@ def _find(name: HubName) -> tuple[HubSnapshot, HubContent]:
         if stored is None:
             raise
         return snapshot, stored
+
+
+def _earlier(name: HubName, error: HubUnreachable, progress: Progress) -> Path:
+    """Returns the path of the last download of a repository's newest commit. Raises `error` without one."""
+    path = None if name.commit else hub.cached(name.repo, cache_folder(os.environ), name.choice)
+    if path is None:
+        raise error
+    progress(f"{error}; taking the earlier download, {path.name}")
+    return path
 
 
 def _outline(snapshot: HubSnapshot, content: HubContent, scratch: Path, progress: Progress) -> Path:

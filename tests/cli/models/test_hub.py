@@ -238,7 +238,7 @@ def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, fold
     assert prepare().code == 0
     server.refusal = (503, "")
     assert newest(said) == folder
-    assert said[-1] == f"hf:{REPO}: the hub answers 503; serving the earlier download, {COMMIT}"
+    assert said[-1] == f"hf:{REPO}: the hub answers 503; taking the earlier download, {COMMIT}"
     server.refusal = (403, "")
     with pytest.raises(model.ModelUnavailable, match="refuses HF_TOKEN"):
         newest(said)

@@ -75,6 +75,7 @@ def test_files_in_the_library_s_own_cache_are_served_while_the_hub_is_away(serve
         hub_model.fetch(HubName(REPO, "F32"), print, print)
     (snapshot / SPLIT[2]).write_bytes(files[SPLIT[2]].read_bytes())
     assert hub_model.fetch(HubName(REPO, "F32"), print, print) == snapshot / SPLIT[0]
+    assert hub_model.outline(HubName(REPO, "F32"), tmp_path / "none", print) == snapshot / SPLIT[0]
 
 
 FILES = f"Q8/m-Q8_0.gguf, {SPLIT[0]}, m-Q4_K_M.gguf"
