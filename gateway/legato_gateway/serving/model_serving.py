@@ -75,8 +75,11 @@ class ModelServing:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
-        special = self.reasoning.harmony
-        return self.tokens.eos_ids if special is None else special.ends(self.tokens.eos_ids)
+        if (special := self.reasoning.harmony) is not None:
+            return special.ends(self.tokens.eos_ids)
+        stops = families.FAMILIES[self.tools.family].stops if self.tools.family is not None else ()
+        more = self.tokens.special_ids(stops) if stops else ()
+        return tuple(dict.fromkeys((*self.tokens.eos_ids, *more)))
 
     def template_input(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]

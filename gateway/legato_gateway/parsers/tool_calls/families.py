@@ -34,12 +34,13 @@ _SHOWN: Final = "the chat template shows it"
 class Family:
     """One format. `markers` are shown in the text even if they are special tokens; harmony's are marked in it.
 
-    A function's name must match `name`.
+    A function's name must match `name`. The special tokens `stops` end an answer.
     """
 
     read: Callable[[Said, Schemas], Reader[None]]
     markers: tuple[str, ...]
     name: re.Pattern[str]
+    stops: tuple[str, ...] = ()
 
 
 FAMILIES: Final = MappingProxyType(
@@ -58,7 +59,7 @@ FAMILIES: Final = MappingProxyType(
             for family, marks in sections.FORMATS.items()
         },
         "GLM": Family(glm.read, glm.MARKERS, json_calls.NAME),
-        "Gemma": Family(gemma.read, gemma.MARKERS, json_calls.NAME),
+        "Gemma": Family(gemma.read, gemma.MARKERS, json_calls.NAME, gemma.STOPS),
         harmony.FAMILY: Family(channels.read, (), json_calls.NAME),
     }
 )

@@ -16,6 +16,7 @@ from legato_gateway.parsers.tool_calls.said import Said, Schemas
 _CALL: Final = "call:"
 _QUOTES: Final = MappingProxyType({"<start_function_call>": "<escape>", "<|tool_call>": '<|"|>'})  # by the opening mark
 _CLOSES: Final = ("<end_function_call>", "<tool_call|>")
+STOPS: Final = ("<start_function_response>", "<|tool_response>")  # the model would make up a result
 MARKERS: Final = (*_QUOTES, *_QUOTES.values(), *_CLOSES)
 _LONGEST_NAME: Final = 160
 _DEEPEST: Final = 100  # objects and lists within each other

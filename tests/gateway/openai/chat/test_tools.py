@@ -108,6 +108,12 @@ async def test_mistral_is_given_ids_and_markers_that_it_knows(make):
     assert gateway.relay.requests[1].shown_tokens == frozenset()
 
 
+async def test_an_answer_ends_where_the_model_would_make_up_a_result(make):
+    gateway = make(template="{{ tools }}<|tool_call>call:", marks=("<|tool_response>",))
+    assert (await gateway.chat(tools=[NOW])).status_code == 200
+    assert gateway.relay.requests[0].params.stop_token_ids == (256, 257)
+
+
 @pytest.mark.parametrize(("family", "mark"), [("DeepSeek", "<｜tool▁call▁begin｜>"), ("KimiK2", "<|tool_call_begin|>")])
 async def test_earlier_calls_are_as_the_template_of_the_family_takes_them(make, family, mark):
     gateway = make(template="{{ tools }}" + mark)

@@ -290,6 +290,14 @@ def test_an_answer_that_is_cut_off_anywhere_begins_as_the_whole_one(family, text
             assert complete.startswith(arguments)
 
 
+@pytest.mark.parametrize(("complete", "arguments"), [(True, '{"a": ["b"]}'), (False, '{"a": ["b')])
+def test_arguments_that_a_model_leaves_open_are_completed_unless_they_were_cut_off(complete, arguments):
+    for family, before in (("Hermes", '<tool_call>{"name": "f", "arguments": '), ("Mistral", "[TOOL_CALLS]f")):
+        parser = CallParser(family, FUNCTIONS)
+        pieces = parser.push(before + '{"a": ["b') + parser.finish(complete)
+        assert "".join(piece.text for piece in pieces if isinstance(piece, CallArguments)) == arguments
+
+
 def test_arguments_are_told_while_they_are_written():
     parser = CallParser("Hermes", FUNCTIONS)
     pieces = parser.push('<tool_call>{"name": "f", "arguments": {"text": "Once upon a')
