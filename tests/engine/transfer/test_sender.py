@@ -227,18 +227,6 @@ def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     assert pair.sender.agent.counts().bytes_sent == 0
 
 
-@pytest.mark.parametrize("by_receiver", [False, True])
-def test_without_a_put_in_flight_a_session_ends_immediately(pair, by_receiver):
-    pair.begin()
-    if by_receiver:
-        pair.say(pair.receiver, handoff.Abort(*NAME, "no"))
-    else:
-        pair.sender.agent.abort(1, "no")
-        pair.sender.poll()
-    (aborted,) = pair.sender.events(Aborted)
-    assert (aborted.cause, aborted.wanted) == (("refused", True) if by_receiver else ("cancelled", False))
-
-
 @pytest.mark.parametrize("checksum", [False, True])
 def test_without_checksums_no_sum_is_taken(checksum):
     pair = Pair(checksum=checksum)
