@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from legato_engine.errors import ModelNotFound, UnusableProfile
+from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.runner import paced
 from legato_engine.runner.paced import PacedRunner, token_at
 from legato_engine.runner.profile import Profile, StepTimes
@@ -114,6 +115,9 @@ def test_the_kv_of_a_token_lies_in_its_block_and_is_copied_whole() -> None:
     given.step(Batch((Row([11, 12, 13, 14, 15], 2, (3, 1)),)))
     assert given.arena.blocks[3].tolist() == [0, 0, 11, 12]
     assert given.arena.blocks[1].tolist() == [13, 14, 15, 0]
+    windowed = runner(windows=(6,))
+    windowed.step(Batch((Row([11, 12, 13], 7, (3, 1, 0), windows=(WindowTable(1, [7, 9]),)),)))
+    assert windowed.arena.blocks[[1, 0, 7, 9]].tolist() == [[0, 0, 0, 11], [12, 13, 0, 0]] * 2
     given.step(Batch((), copies=((1, 5),)))
     assert given.arena.blocks[5].tolist() == [13, 14, 15, 0]
     memory = ArenaMemory(given.arena.blocks, given.num_blocks)

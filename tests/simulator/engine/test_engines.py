@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from budget import times
 from hypothesis import HealthCheck, given, settings
@@ -155,14 +156,15 @@ SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.intege
     st.booleans(),
     st.sampled_from((5000, 20_000)),
     st.sampled_from((2000.0, 1e12)),
+    st.sampled_from(((), (), (100, 900))),
 )
-def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desired, unified, kv_tokens, rate):
+def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desired, unified, kv_tokens, rate, windows):
     bounds = {"prefill": {"min": 0, "max": 0 if unified else 4}, "decode": {"min": 1, "max": 4}}
     _, result, _ = serve(
         *arrivals,
         scaler=SteadyScaler(*sorted(((0, {"prefill": 1, "decode": 1}), *desired), key=lambda since: since[0])),
         spec=spec(scaling=bounds, drain={"deadline": "10s"}),
-        profile=profile(kv_tokens, 7.0),
+        profile=msgspec.structs.replace(profile(kv_tokens, 7.0), windows=windows),
         handoff_rate=rate,
         kind=kind,
     )
