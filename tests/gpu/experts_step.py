@@ -107,7 +107,8 @@ def check(
     chosen = reference.route(logits, None, shape.routing)
     expected = plain_model.mixture(given, chosen, lambda number, x: weights.expert(number, x, shape.gating))
     away = (found[: step.present] - expected).norm(dim=1) / expected.norm(dim=1)
-    assert bool((away <= TOLERANCE[dtype]).all()), f"off by {away.tolist()}"  # NaN is not
+    most = 0.08 if layer.quantizes else TOLERANCE[dtype]
+    assert bool((away <= most).all()), f"off by {away.tolist()}"  # NaN is not
     assert not found[step.present :].any()
     return found
 
@@ -116,15 +117,17 @@ class MadeLayer:
     """The layer with these weights, for `tokens` of which the first `present` exist."""
 
     def __init__(
-        self, place: Place, dtype: torch.dtype, shape: ExpertsShape, weights: MadeExperts, step: MixtureStep
+        self, place: Place, dtype: torch.dtype, shape: ExpertsShape, made: MadeExperts, step: MixtureStep
     ) -> None:
-        self.device = Interpreted(place.processors) if place.small else Cuda(place.device)
+        self.device = Interpreted(place.processors, place.chip) if place.small else Cuda(place.device)
         workspace = Workspace(self.device.place)
         products = ProductMemory(dtype, self.device, workspace)
-        self._mixture = Mixtures(weights, products, workspace).make(shape, None)  # type: ignore[arg-type]
+        self._mixture = Mixtures(made, products, workspace).make(shape, None)  # type: ignore[arg-type]
         workspace.make_room(Room(step.tokens, step.tokens, 1, 16))
         self._starts = place.ints([*range(step.present), step.present])
         self._pairs = step.present * shape.routing.active
+        memory, weights = self._mixture.memory, self._mixture.down.weights
+        self.quantizes = weights.float8 and memory.rows(step.tokens) > 32  # activations, to FP8
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The results, which the next call overwrites."""
@@ -137,8 +140,8 @@ class MadeLayer:
     def check_blocks(self, tokens: int) -> None:
         """Checks that padding is in no block of the last step."""
         memory = self._mixture.memory
-        rows = memory.multiplying(tokens, self._mixture.down.weights.bits).tiles["TILE_M"]
-        assert memory.blocks(tokens, rows).table[:, 2].sum() == self._pairs
+        config = memory.multiplying(memory.rows(tokens), self._mixture.down.weights)
+        assert memory.blocks(tokens, config.tiles["TILE_M"]).table[:, 2].sum() == self._pairs
 
 
 def shape_of(

@@ -6,11 +6,13 @@ from functools import partial
 
 import torch
 
+from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.experts import arrange, multiply
 from legato_engine.kernels.gpu.experts.combine import combine
 from legato_engine.kernels.gpu.experts.route import ExpertChoice, PresentTokens, RouterColumns, route, router_splits
 from legato_engine.kernels.gpu.experts.weights import CodeExperts, DenseExperts
+from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.linear.codes import CodeMatrix
 from legato_engine.kernels.routing import ExpertRouting, Gating
 
@@ -23,6 +25,7 @@ PRODUCTS = (
     ("FP8, blocks", 128), ("W8A16", 128), ("Q6_K", 128), ("W4A16", 64), ("AWQ", 64), ("AWQ", 128), ("Q4_K", 128),
     ("MXFP4", 16), ("MXFP4", 64), ("MXFP4", 128),
 )  # fmt: skip
+FLOAT8 = (("FP8, blocks", 64), ("FP8, blocks", 128), ("FP8, channel", 128))  # with activations in FP8
 EVERY_RUN = (("MXFP4", 16), ("AWQ", 128))
 
 
@@ -32,6 +35,8 @@ def cases(chip: str, whole: bool, weight: Callable[[str], CodeMatrix]) -> Iterat
         yield f"{ROUTING.active} of {ROUTING.count} experts, {tokens} tokens", partial(_choose, chip, tokens)
     for name, rows in PRODUCTS if whole else EVERY_RUN:
         yield f"experts in {name}, {rows} rows", partial(_multiply, chip, name, rows, weight)
+    for name, rows in FLOAT8 if whole and has_float8(chip) else ():
+        yield f"experts and tokens in {name}, {rows} rows", partial(_multiply, chip, name, rows, weight, float8=True)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -60,7 +65,7 @@ def _choose(chip: str, tokens: int) -> None:
     combine(results, choice, None, present, x, choose("combine_experts", {}, chip))
 
 
-def _multiply(chip: str, name: str, rows: int, weight: Callable[[str], CodeMatrix]) -> None:
+def _multiply(chip: str, name: str, rows: int, weight: Callable[[str], CodeMatrix], float8: bool = False) -> None:
     """The product of gates and ups of an expert in `weight`'s sizes."""
     if name == DENSE:
         sizes = weight("W4A16")
@@ -68,7 +73,11 @@ def _multiply(chip: str, name: str, rows: int, weight: Callable[[str], CodeMatri
     else:
         matrix = weight(name)
         experts = CodeExperts(replace(matrix, codes=matrix.codes[None]))
-    config = choose("multiply_experts", {"rows": rows, "bits": experts.bits}, chip)
+    config = choose("multiply_experts", {"rows": rows, "bits": experts.bits, "float8": int(float8)}, chip)
     product = multiply.ExpertProduct(experts, None, Gating.SILU, ROUTING.active)
     out = _empty(1, ROWS * ROUTING.active, experts.outputs // 2)
-    multiply.multiply(_empty(ROWS, experts.inputs), product, _blocks(ROWS, rows), out, config)
+    x: torch.Tensor | Float8Rows = _empty(ROWS, experts.inputs)
+    if float8:
+        scales = torch.empty(-(-experts.inputs // experts.group), ROWS)
+        x = Float8Rows(_empty(ROWS, experts.inputs, dtype=torch.float8_e4m3fn), scales, experts.group)
+    multiply.multiply(x, product, _blocks(ROWS, rows), out, config)

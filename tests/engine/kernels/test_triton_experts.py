@@ -1,6 +1,8 @@
 """Mixtures of experts by Triton, against the reference: awkward sizes, and weights of every format. Choices are tested
 with all backends."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from experts_step import MixtureStep, check, shape_of
@@ -28,6 +30,12 @@ CASES = {
 def test_mixtures(case):
     shape, step, options = CASES[case]
     check(PLACE, torch.float32, shape, step, **options)
+
+
+@pytest.mark.parametrize("form", ["FP8, blocks", "FP8, channel"])
+def test_weights_and_activations_in_fp8(form):
+    step = MixtureStep(128, 120)  # of two experts
+    check(replace(PLACE, chip="sm_90"), torch.bfloat16, shape_of((2, 1), hidden=256, inner=384), step, form)
 
 
 @pytest.mark.parametrize("form", FORMS)

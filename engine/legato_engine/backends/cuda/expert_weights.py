@@ -25,11 +25,12 @@ def load(checkpoint: Checkpoint, names: Names, memory: ProductMemory) -> ExpertW
     for them. Raises UnusableFormat if experts have codes of several forms."""
     name = f"{names[0][0]}.weight"
     form, shape = checkpoint.grouped_form(name), checkpoint.shape(name)
-    if products.choose(form, shape, memory.dtype, memory.device.chip, products.EXPERTS) is None:
+    product = products.choose(form, shape, memory.dtype, memory.device.chip, products.EXPERTS)
+    if product is None:
         return _dense(checkpoint, names, memory)
     with suppress(UnusableFormat):
-        return _codes(checkpoint, names, memory, lambda weight: weight)
-    return _codes(checkpoint, names, memory, _widened)
+        return CodeExperts(_codes(checkpoint, names, memory, lambda weight: weight), product.fp8)
+    return CodeExperts(_codes(checkpoint, names, memory, _widened), product.fp8)
 
 
 def biases(checkpoint: Checkpoint, names: Names, memory: ProductMemory) -> torch.Tensor:
@@ -52,7 +53,7 @@ def _dense(checkpoint: Checkpoint, names: Names, memory: ProductMemory) -> Dense
 
 def _codes(
     checkpoint: Checkpoint, names: Names, memory: ProductMemory, change: Callable[[Grouped], Grouped]
-) -> CodeExperts:
+) -> CodeMatrix:
     """The codes of all experts, with scales as `change` returns them."""
     first = _expert(checkpoint, names[0], change)
     matrix = packed(first, memory.device.place)
@@ -63,7 +64,7 @@ def _codes(
         for stack, field in zip(stacks, _fields(packed(weight, memory.device.place)), strict=True):
             if stack is not None and field is not None:
                 stack[number] = field
-    return CodeExperts(_with_fields(matrix, stacks))
+    return _with_fields(matrix, stacks)
 
 
 def _expert(checkpoint: Checkpoint, names: tuple[str, ...], change: Callable[[Grouped], Grouped]) -> Grouped:

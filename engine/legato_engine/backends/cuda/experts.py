@@ -3,12 +3,14 @@ so a step with experts can be replayed as a CUDA graph.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.cuda import expert_weights
 from legato_engine.backends.cuda.expert_weights import Names
+from legato_engine.backends.cuda.float8 import Float8Activations
 from legato_engine.backends.cuda.layers import CudaActivation, CudaLinear
 from legato_engine.backends.cuda.linear import ProductMemory
 from legato_engine.backends.cuda.step import CudaStep
@@ -26,11 +28,15 @@ from legato_engine.kernels.gpu.experts.route import (
     route,
     router_splits,
 )
+from legato_engine.kernels.gpu.experts.weights import ExpertWeights
+from legato_engine.kernels.gpu.float8 import Float8Rows
+from legato_engine.kernels.gpu.linear.fp8 import quantize_rows
 from legato_engine.kernels.routing import Gating
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.weights.checkpoint import Checkpoint
 
 _ROWS = (16, 32, 64, 128)  # of a block of pairs
+_MOST_WIDE = 32  # rows of a block that is never multiplied with activations in FP8
 
 
 class ExpertMemory:
@@ -52,25 +58,27 @@ class ExpertMemory:
         self._results = workspace.buffer("results of experts", active * shape.hidden, products.dtype)
         width = 1 << (routing.count - 1).bit_length()
         self._counts = torch.zeros(MOST_SPANS, width, dtype=torch.int32, device=device.place)
-        self._few = {bits: self._choose(_ROWS[0], bits) for bits in (4, 8, 16, 32)}
-        sums = max(parts_needed(device.processors, config) for config in self._few.values())
+        few = [_multiplying(_ROWS[0], bits, False, device.chip) for bits in (4, 8, 16, 32)]
+        sums = max(parts_needed(device.processors, config) for config in few)
         self._sums = torch.empty(sums, device=device.place)
+        self._float8 = products.float8
+        self._quantizing = choose("quantize_rows", {}, device.chip)
+        self._workspace = workspace
         self.combining = choose("combine_experts", {}, device.chip)
-
-    def _choose(self, rows: int, bits: int) -> Configuration:
-        return choose("multiply_experts", {"rows": rows, "bits": bits}, self.device.chip)
 
     def scoring(self, tokens: int) -> Configuration:
         """The configuration of the router's product."""
-        return choose("score_experts", {"rows": 16 if tokens <= FEW else 64}, self.device.chip)
+        return _scoring(16 if tokens <= FEW else 64, self.device.chip)
 
-    def multiplying(self, tokens: int, bits: int) -> Configuration:
-        """The configuration of products with weights of these bits. A block has as many rows as experts have tokens on
-        average, if the chip has a tile of that size."""
+    def rows(self, tokens: int) -> int:
+        """The rows of a block: as many as experts have tokens on average."""
         routing = self._shape.routing
         expected = _ROWS[0] if tokens <= TOKENS else tokens * routing.active / routing.count
-        rows = next((rows for rows in _ROWS if rows >= expected), _ROWS[-1])
-        return self._few[bits] if rows == _ROWS[0] else self._choose(rows, bits)
+        return next((rows for rows in _ROWS if rows >= expected), _ROWS[-1])
+
+    def multiplying(self, rows: int, weights: ExpertWeights) -> Configuration:
+        """The configuration of a product with blocks of these rows."""
+        return _multiplying(rows, weights.bits, _quantizes(rows, weights), self.device.chip)
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
@@ -99,12 +107,56 @@ class ExpertMemory:
         """[1, pairs, inner]."""
         return self._inner.take(tokens).view(1, -1, self._shape.inner)
 
+    def given(self, x: torch.Tensor, rows: int, weights: ExpertWeights) -> torch.Tensor | Float8Rows:
+        """The activations x as a product with blocks of these rows takes them; the norm before may have quantized
+        them."""
+        return self._given_to(weights).take(x) if _quantizes(rows, weights) else x
+
+    def given_inner(self, inner: torch.Tensor, rows: int, weights: ExpertWeights) -> torch.Tensor | Float8Rows:
+        """The same of activations between the products, [pairs, inner]."""
+        if not _quantizes(rows, weights):
+            return inner
+        codes, scales = (buffer.take(len(inner) // self._shape.routing.active) for buffer in self._rounded(weights))
+        rounded = Float8Rows(codes.view(inner.shape), scales.view(-1, len(inner)), weights.group)
+        quantize_rows(inner, rounded, self._quantizing)
+        return rounded
+
+    def prepare(self, gate_up: ExpertWeights, down: ExpertWeights) -> None:
+        """Reserves memory for activations in FP8, if a product takes them."""
+        if gate_up.float8:
+            self._given_to(gate_up)
+        if down.float8:
+            self._rounded(down)
+
+    def _given_to(self, weights: ExpertWeights) -> Float8Activations:
+        return self._float8.activations(self._shape.hidden, weights.group, _MOST_WIDE)
+
+    def _rounded(self, weights: ExpertWeights) -> tuple[Buffer, Buffer]:
+        active, groups = self._shape.routing.active, -(-self._shape.inner // weights.group)
+        codes = self._workspace.buffer("FP8 of experts", active * self._shape.inner, torch.float8_e4m3fn)
+        return codes, self._workspace.buffer("FP8 scales of experts", active * groups, torch.float32)
+
     def results(self, tokens: int, splits: int) -> torch.Tensor:
         """[splits, pairs, hidden], in float32 if there are several."""
         pairs, hidden = tokens * self._shape.routing.active, self._shape.hidden
         if splits == 1:
             return self._results.take(tokens).view(1, pairs, hidden)
         return self._sums[: splits * pairs * hidden].view(splits, pairs, hidden)
+
+
+def _quantizes(rows: int, weights: ExpertWeights) -> bool:
+    """True if activations are multiplied in FP8 with blocks of these rows."""
+    return weights.float8 and rows > _MOST_WIDE
+
+
+@cache
+def _multiplying(rows: int, bits: int, float8: bool, chip: str) -> Configuration:
+    return choose("multiply_experts", {"rows": rows, "bits": bits, "float8": int(float8)}, chip)
+
+
+@cache
+def _scoring(rows: int, chip: str) -> Configuration:
+    return choose("score_experts", {"rows": rows}, chip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +182,18 @@ class CudaExperts:
 
     def __call__(self, step: CudaStep, x: torch.Tensor) -> torch.Tensor:
         tokens, memory = len(x), self.memory
+        rows, gate_up, down = memory.rows(tokens), self.gate_up.weights, self.down.weights
+        first, second = memory.multiplying(rows, gate_up), memory.multiplying(rows, down)
         present = PresentTokens(step.starts, len(step.starts) - 1)
-        first, second = (memory.multiplying(tokens, each.weights.bits) for each in (self.gate_up, self.down))
         choice, blocks = memory.choice(tokens), memory.blocks(tokens, first.tiles["TILE_M"])
         route(x, self.router, present, memory.scores(tokens), choice, blocks, memory.scoring(tokens))
         inner = memory.inner(tokens)
-        multiply(x, self.gate_up, blocks, inner, first)
+        multiply(memory.given(x, rows, gate_up), self.gate_up, blocks, inner, first)
         count = 1
         if tokens <= TOKENS:
-            count = product_splits(self.down.weights, len(blocks.table), memory.device.processors, second)
+            count = product_splits(down, len(blocks.table), memory.device.processors, second)
         results = memory.results(tokens, count)
-        multiply(inner[0], self.down, blocks, results, second)
+        multiply(memory.given_inner(inner[0], rows, down), self.down, blocks, results, second)
         added = None if self.shared is None else self.shared(step, x)
         out = self.out.take(tokens)
         combine(results, choice, added, present, out, memory.combining)
@@ -167,15 +220,12 @@ class Mixtures:
 
     def make(self, shape: ExpertsShape, shared: SharedMlp | None) -> CudaExperts:
         """The mixture of `shape`, with its shared expert. Raises UnusableFormat."""
-        numbers, active = range(shape.routing.count), shape.routing.active
-        return CudaExperts(
-            self._router(shape),
-            self._product(shape, [shape.gate_up(number) for number in numbers], shape.gating, active),
-            self._product(shape, [(shape.down(number),) for number in numbers], None, 1),
-            shared,
-            self._memory(shape),
-            self._workspace.buffer("experts", shape.hidden, self._products.dtype),
-        )
+        numbers, active, memory = range(shape.routing.count), shape.routing.active, self._memory(shape)
+        gate_up = self._product(shape, [shape.gate_up(number) for number in numbers], shape.gating, active)
+        down = self._product(shape, [(shape.down(number),) for number in numbers], None, 1)
+        memory.prepare(gate_up.weights, down.weights)
+        out = self._workspace.buffer("experts", shape.hidden, self._products.dtype)
+        return CudaExperts(self._router(shape), gate_up, down, shared, memory, out)
 
     def _memory(self, shape: ExpertsShape) -> ExpertMemory:
         key = shape.hidden, shape.inner, shape.routing, shape.shared is not None and shape.shared.weight is not None

@@ -64,7 +64,10 @@ TABLE = (
     CodesProduct(_FP8, 32, LargeSteps.FP8, unit=32, fp8=True),
     CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8, Element.FLOAT4), 128, LargeSteps.DEQUANTIZED),
 )
-EXPERTS = (CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8, Element.FLOAT4), 32, LargeSteps.REGISTERS),)
+EXPERTS = (
+    CodesProduct(_FP8, 32, LargeSteps.FP8, unit=32, fp8=True),
+    CodesProduct((Element.INT4, Element.INT8, Element.FLOAT8, Element.FLOAT4), 32, LargeSteps.REGISTERS),
+)
 
 
 def choose(
@@ -85,6 +88,7 @@ def table(rows: tuple[CodesProduct, ...] = TABLE) -> Iterator[str]:
     for row in rows:
         weights = ", ".join(element.value for element in row.elements)
         if row.fp8:
-            weights += f" for 8-bit activations, {'a scale per output' if row.whole else 'any other scales'}"
+            scales = "a scale per output" if row.whole else f"any{' other' if len(rows) > 2 else ''} scales"
+            weights += f" for 8-bit activations, {scales}"
         chips = "from sm_89 on" if row.fp8 else "all"
         yield f"| {weights} | {chips} | {row.most_rows} rows | {row.large_steps.value} |"

@@ -1,8 +1,9 @@
 """Products of blocks of tokens with the weights of their expert in Triton.
 
 A program computes some outputs of a block, whose expert is in the table of `arrange`. Codes are multiplied as in
-`linear.multiply` in blocks of few rows, and dequantized in registers in blocks of more. If blocks are too few to fill
-the chip, inputs are split among programs, and `combine` adds their sums.
+`linear.multiply` in blocks of few rows; in blocks of more, they are dequantized in registers, or multiplied with FP8
+activations as in `linear.fp8`. If blocks are too few to fill the chip, inputs are split among programs, and `combine`
+adds their sums.
 """
 
 from typing import NamedTuple
@@ -14,6 +15,8 @@ import triton.language as tl
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.experts.arrange import FIELDS, PairBlocks
 from legato_engine.kernels.gpu.experts.weights import DenseExperts, ExpertWeights
+from legato_engine.kernels.gpu.float8 import Float8Rows
+from legato_engine.kernels.gpu.linear.fp8 import multiply_codes_of_both
 from legato_engine.kernels.gpu.linear.units import (
     format_of,
     group_of,
@@ -109,9 +112,10 @@ def _tile(most_blocks, columns):
     return band * _BAND + place % height, place // height
 
 
-@triton.jit(do_not_specialize=["most_blocks", "steps_of_split", "split_stride"])
+@triton.jit(do_not_specialize=["x_rows", "most_blocks", "steps_of_split", "split_stride"])
 def _multiply_experts(
     x,  # [rows, inputs]
+    x_scales,  # [groups, rows] of x in e4m3, or None
     weights,  # [experts, outputs, inputs], or codes
     scaling,  # CodeScaling, or None
     order,  # [experts, inputs], or None
@@ -119,6 +123,7 @@ def _multiply_experts(
     pairs,
     blocks,  # [most_blocks, 3]
     out,  # [splits, pairs, outputs], or half as many outputs after an activation
+    x_rows,
     most_blocks,
     inputs,
     outputs,
@@ -146,7 +151,8 @@ def _multiply_experts(
     within = (lane < rows)[:, None]
     n = column * TILE_N + tl.arange(0, TILE_N)
     inside = n < outputs
-    from_x = x + (pair // SOURCES).to(tl.int64)[:, None] * x_stride
+    row = pair // SOURCES
+    from_x = x + row.to(tl.int64)[:, None] * x_stride
     from_expert = weights + expert.to(tl.int64) * expert_stride
     begin = tl.program_id(1) * steps_of_split
     if FORMAT is None:
@@ -157,10 +163,17 @@ def _multiply_experts(
         STEP: tl.constexpr = 2 * FORMAT.UNIT if FORMAT.PAIRED else FORMAT.UNIT
         end = tl.minimum(begin + steps_of_split, tl.cdiv(inputs, STEP))
         base = expert * (tl.cdiv(inputs, FORMAT.GROUP) if FORMAT.GROUP else 1)
-        from_codes = from_expert + n.to(tl.int64)[:, None] * output_stride + tl.arange(0, FORMAT.UNIT)[None, :]
+        k = tl.arange(0, FORMAT.UNIT)
+        from_codes = from_expert + n.to(tl.int64)[:, None] * output_stride + k[None, :]
         if order is not None:
             order += expert * inputs
-        if TILE_M <= _MOST_SCALED:
+        if x_scales is not None:
+            from_codes = from_expert + n.to(tl.int64)[None, :] * output_stride + k[:, None]
+            sums = multiply_codes_of_both(
+                from_x + k[None, :], x_scales, row, lane < rows, x_rows, from_codes, scaling.scale, base, n, inside,
+                inputs, outputs, FORMAT.UNIT, FORMAT.GROUP, TILE_M, TILE_N,
+            )  # fmt: skip
+        elif TILE_M <= _MOST_SCALED:
             sums = multiply_units(
                 from_x, within, order, inputs, from_codes, scaling, base, n, inside, outputs, begin, end, unit_stride,
                 FORMAT, EVEN, TILE_M, TILE_N,
@@ -197,15 +210,17 @@ def parts_needed(processors: int, config: Configuration) -> int:
 
 
 def multiply(
-    x: torch.Tensor, product: ExpertProduct, blocks: PairBlocks, out: torch.Tensor, config: Configuration
-) -> None:
+    x: torch.Tensor | Float8Rows, product: ExpertProduct, blocks: PairBlocks, out: torch.Tensor,
+    config: Configuration,
+) -> None:  # fmt: skip
     """Multiplies the row of each pair with the weights of its expert, and writes the row of the pair in `out`.
 
-    x [rows, inputs], out [splits, pairs, outputs], neighbours in a row contiguous; with an activation, out has half of
-    the outputs. Sums of several splits are added later, so there is no activation then.
-    Tiles: TILE_M as `blocks.rows`, TILE_N, and TILE_K inputs of a dense weight.
+    x [rows, inputs], out [splits, pairs, outputs], neighbours in a row contiguous; x may be in FP8 with the groups of
+    the weights. With an activation, out has half of the outputs. Sums of several splits are added later, so there is no
+    activation then. Tiles: TILE_M as `blocks.rows`, TILE_N, and TILE_K inputs of a dense weight.
     """
     weights, tiles, count = product.weights, config.tiles, len(out)
+    numbers, x_scales = (x.codes, x.scales) if isinstance(x, Float8Rows) else (x, None)
     assert tiles["TILE_M"] == blocks.rows
     assert count == 1 or product.gating is None
     if isinstance(weights, DenseExperts):
@@ -214,14 +229,16 @@ def multiply(
     else:
         matrix = weights.matrix
         given, scales, order = matrix.codes, scaling(matrix), matrix.order
+        if x_scales is not None:
+            given = given.view(torch.float8_e4m3fn)
         form, step = format_of(matrix), matrix.unit * 8 // matrix.bits
         strides = given.stride(0), *matrix.strides
     columns = triton.cdiv(weights.outputs, tiles["TILE_N"])
     even = not weights.outputs % tiles["TILE_N"] and not weights.inputs % step
     _multiply_experts[(len(blocks.table) * columns, count)](
-        x, given, scales, order, product.bias, blocks.pairs, blocks.table, out, len(blocks.table), weights.inputs,
-        weights.outputs, triton.cdiv(triton.cdiv(weights.inputs, step), count), x.stride(0), out.stride(1),
-        out.stride(0), *strides, FORMAT=form, ACTIVATION=_ACTIVATIONS[product.gating], SOURCES=product.sources,
-        EVEN=even, TILE_M=tiles["TILE_M"], TILE_N=tiles["TILE_N"], TILE_K=tiles["TILE_K"], num_warps=config.warps,
-        num_stages=config.stages,
+        numbers, x_scales, given, scales, order, product.bias, blocks.pairs, blocks.table, out, len(numbers),
+        len(blocks.table), weights.inputs, weights.outputs, triton.cdiv(triton.cdiv(weights.inputs, step), count),
+        numbers.stride(0), out.stride(1), out.stride(0), *strides, FORMAT=form,
+        ACTIVATION=_ACTIVATIONS[product.gating], SOURCES=product.sources, EVEN=even, TILE_M=tiles["TILE_M"],
+        TILE_N=tiles["TILE_N"], TILE_K=tiles["TILE_K"], num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip

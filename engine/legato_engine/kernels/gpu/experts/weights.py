@@ -31,6 +31,15 @@ class DenseExperts:
         return 8 * self.weights.itemsize
 
     @property
+    def float8(self) -> bool:
+        return False
+
+    @property
+    def group(self) -> int:
+        """All inputs."""
+        return self.inputs
+
+    @property
     def nbytes(self) -> int:
         return self.weights.nbytes
 
@@ -38,9 +47,12 @@ class DenseExperts:
 @dataclass(frozen=True, slots=True)
 class CodeExperts:
     """A projection of all experts in codes: as a `CodeMatrix` of one expert, but with codes [experts, …], and scales,
-    zero points and minima [experts · groups, outputs], and orders [experts, inputs]."""
+    zero points and minima [experts · groups, outputs], and orders [experts, inputs].
+
+    With `float8`, blocks of many rows are multiplied with activations in FP8."""
 
     matrix: CodeMatrix
+    float8: bool = False
 
     @property
     def outputs(self) -> int:
@@ -53,6 +65,11 @@ class CodeExperts:
     @property
     def bits(self) -> int:
         return self.matrix.bits
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.matrix.group
 
     @property
     def nbytes(self) -> int:

@@ -50,11 +50,37 @@ def quantize_rows(x: torch.Tensor, out: Float8Rows, config: Configuration) -> No
 
 
 @triton.jit
-def _scales(x_scales, scale, group, row, n, within, inside, rows, outputs):
+def _scales(x_scales, scale, base, group, row, n, within, inside, rows, outputs):
     """Scales of a group: of rows [TILE_M, 1] and of outputs [1, TILE_N]."""
     row_scale = tl.load(x_scales + group * rows + row, mask=within, other=0.0)
-    output_scale = tl.load(scale + group * outputs + n, mask=inside, other=0.0)
+    output_scale = tl.load(scale + (base + group) * outputs + n, mask=inside, other=0.0)
     return row_scale[:, None], output_scale[None, :]
+
+
+@triton.jit
+def multiply_codes_of_both(
+    from_x, x_scales, row, within, rows, from_codes, scale, base, n, inside, inputs, outputs, UNIT: tl.constexpr,
+    GROUP: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+):  # fmt: skip
+    """x · weightᵀ, float32 [TILE_M, TILE_N], for x [rows, inputs] with x_scales [groups, rows].
+
+    from_x points to the rows `row` [TILE_M], which exist `within`; from_codes to the outputs n [TILE_N], of which those
+    `inside` exist; `base` is the weight's first group of scales."""
+    sums = tl.zeros([TILE_M, TILE_N], tl.float32)
+    # Scales of the next unit are carried: loaded and used in one iteration, the loop would wait for them.
+    row_scale, output_scale = _scales(x_scales, scale, base, 0, row, n, within, inside, rows, outputs)
+    for first in tl.range(0, inputs, UNIT):
+        x_tile = tl.load(from_x + first, mask=within[:, None], other=0.0)
+        weight = tl.load(from_codes + first, mask=inside[None, :], other=0.0)
+        if GROUP == 0:
+            sums = tl.dot(x_tile, weight, sums, max_num_imprecise_acc=UNIT)
+        else:
+            sums += tl.dot(x_tile, weight) * (row_scale * output_scale)
+            group = tl.minimum(first + UNIT, inputs - 1) // GROUP
+            row_scale, output_scale = _scales(x_scales, scale, base, group, row, n, within, inside, rows, outputs)
+    if GROUP == 0:
+        sums *= row_scale * output_scale
+    return sums
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -83,20 +109,10 @@ def _multiply_fp8(
     k = tl.arange(0, UNIT)
     from_x = x + row.to(tl.int64)[:, None] * inputs + k[None, :]
     from_codes = codes + n.to(tl.int64)[None, :] * inputs + k[:, None]
-    sums = tl.zeros([TILE_M, TILE_N], tl.float32)
-    # Scales of the next unit are carried: loaded and used in one iteration, the loop would wait for them.
-    row_scale, output_scale = _scales(x_scales, scale, 0, row, n, within, inside, rows, outputs)
-    for first in tl.range(0, inputs, UNIT):
-        x_tile = tl.load(from_x + first, mask=within[:, None], other=0.0)
-        weight = tl.load(from_codes + first, mask=inside[None, :], other=0.0)
-        if GROUP == 0:
-            sums = tl.dot(x_tile, weight, sums, max_num_imprecise_acc=UNIT)
-        else:
-            sums += tl.dot(x_tile, weight) * (row_scale * output_scale)
-            group = tl.minimum(first + UNIT, inputs - 1) // GROUP
-            row_scale, output_scale = _scales(x_scales, scale, group, row, n, within, inside, rows, outputs)
-    if GROUP == 0:
-        sums *= row_scale * output_scale
+    sums = multiply_codes_of_both(
+        from_x, x_scales, row, within, rows, from_codes, scale, 0, n, inside, inputs, outputs, UNIT, GROUP, TILE_M,
+        TILE_N,
+    )  # fmt: skip
     if bias is not None:
         sums += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     to = out + row.to(tl.int64)[:, None] * out_stride + n[None, :]
