@@ -14,7 +14,8 @@ from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial, rows, sea
 PRESENT, OTHER, THIRD = (Configuration({"TILE": size}) for size in (16, 32, 64))
 SMALL = Sizes(
     head_dims=(16,), groups=(2,), block_sizes=(16,), kv_heads=2, rows=3, context=70, prompt=40, tokens=20, hidden=48,
-    inner=72, words=100, blocks=5, code_rows=(16,), code_bits=(4,), dtype=torch.float32,
+    inner=72, words=100, blocks=5, code_rows=(16,), code_bits=(4,),
+    experts=(5, 2), expert_hidden=40, expert_inner=24, expert_rows=(16,), dtype=torch.float32,
 )  # fmt: skip
 PLACE = TuningDevice(torch.device("cpu"), "interpreter", 2, SMALL)
 

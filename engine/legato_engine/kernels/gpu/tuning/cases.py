@@ -15,7 +15,7 @@ from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.gpu.silu_mul import silu_mul
-from legato_engine.kernels.gpu.tuning import code_cases
+from legato_engine.kernels.gpu.tuning import code_cases, expert_cases
 from legato_engine.kernels.gpu.tuning.device import WARPS, TuningDevice
 from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial
 
@@ -148,4 +148,5 @@ KERNELS: dict[str, Callable[[TuningDevice], Iterator[Case]]] = {
     "dequantize_codes": code_cases.dequantize_codes,
     "quantize_rows": code_cases.quantize_rows,
     "multiply_fp8": code_cases.multiply_fp8,
+    "multiply_experts": expert_cases.multiply_experts,
 }

@@ -31,6 +31,10 @@ class Sizes:
     blocks: int = 64
     code_rows: tuple[int, ...] = (16, 32, 64)  # of products with quantized weights
     code_bits: tuple[int, ...] = (4, 8)
+    experts: tuple[int, int] = (128, 8)  # of a layer, and of a token
+    expert_hidden: int = 2048
+    expert_inner: int = 768
+    expert_rows: tuple[int, ...] = (16, 32, 64, 128)  # of a block of tokens
     dtype: torch.dtype = torch.bfloat16
 
 
