@@ -225,14 +225,6 @@ def test_prompts_go_to_where_their_prefix_is_being_computed():
     assert sorted(cached) == [0, (2048 + 4 * 512) // 16]
 
 
-def test_decode_workers_prefill_where_no_other_worker_does(kind):
-    service = spec(scaling={"prefill": {"min": 0, "max": 2}, "decode": {"min": 1, "max": 2}})
-    alone = SteadyScaler((0.0, {"prefill": 0, "decode": 1}))
-    _, result, _ = serve(*steady(100.0, each=1.0), scaler=alone, spec=service, kind=kind)
-    assert result.timeline[-1].ready == {"prefill": 0, "decode": 1}
-    assert result.finished == 100
-
-
 def test_there_was_no_traffic_before_the_beginning():
     """Requests of the first seconds are a rate over a whole window, not a burst."""
     serve(*steady(6.0, each=1.0), scaler=(watching := _WatchingScaler(prefill=1, decode=1)), kind="scheduler")

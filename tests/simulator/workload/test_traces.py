@@ -105,11 +105,6 @@ def test_a_bad_line_is_named_with_what_is_wrong(read, before, line, begin, reaso
     assert reason in str(caught.value)
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(TraceError, match=r"absent\.jsonl: No such file"):
-        traces.read(tmp_path / "absent.jsonl")
-
-
 @pytest.mark.parametrize("limit", ["MOST_REQUESTS", "MOST_BLOCKS"])
 def test_huge_trace_is_refused_with_its_limit(read, monkeypatch, limit):
     monkeypatch.setattr(traces, limit, 2)
