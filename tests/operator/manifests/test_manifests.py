@@ -57,6 +57,9 @@ def test_gateways_hold_requests_without_ever_having_seen_a_worker_where_there_ma
     assert ("--hold-without-workers" in _main(gateway.template(_service(item), PLACEMENT))["args"]) is holds
 
 
+PART = "m-00001-of-00002.gguf"
+
+
 @pytest.mark.parametrize(
     ("source", "argument", "volume", "at"),
     [
@@ -64,6 +67,7 @@ def test_gateways_hold_requests_without_ever_having_seen_a_worker_where_there_ma
         ({"pvc": {"claim": "c"}}, "/model", CLAIMED, "/model"),
         ({"pvc": {"claim": "c", "path": "/a/b.gguf"}}, "/model/a/b.gguf", CLAIMED, "/model"),
         ({"path": "/data/m.gguf"}, "/model/m.gguf", {"hostPath": {"path": "/data/m.gguf"}}, "/model/m.gguf"),
+        ({"path": f"/data/{PART}"}, f"/model/{PART}", {"hostPath": {"path": "/data"}}, "/model"),
         ({"path": "/data/m/"}, "/model/m", {"hostPath": {"path": "/data/m"}}, "/model/m"),
         ({"image": "i"}, "/model", {"image": {"reference": "i", "pullPolicy": "IfNotPresent"}}, "/model"),
     ],

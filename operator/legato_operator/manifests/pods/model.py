@@ -10,6 +10,7 @@ from legato_operator.api.spec.model import HubRepository, HuggingFace
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
+from legato_protocol.model_files import gguf_parts
 
 DOWNLOAD = "model"  # name of the container that downloads the model
 FOLDER = "/model"
@@ -63,9 +64,11 @@ def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
         return _mounted(claim, FOLDER, posixpath.normpath(posixpath.join(FOLDER, source.pvc.path.lstrip("/"))))
     if source.image:
         return _mounted({"image": {"reference": source.image, "pullPolicy": placement.containers.pull_policy}}, FOLDER)
-    # The file name is kept, because its suffix identifies a GGUF file.
+    # The file name is kept, because its suffix identifies a GGUF file. A split one's other parts are in its folder.
     path = posixpath.normpath(str(source.path))
-    return _mounted({"hostPath": {"path": path}}, posixpath.join(FOLDER, posixpath.basename(path)))
+    folder, name = posixpath.split(path)
+    argument, is_split = posixpath.join(FOLDER, name), folder != "/" and len(gguf_parts.parts(name)) > 1
+    return _mounted({"hostPath": {"path": folder if is_split else path}}, FOLDER if is_split else argument, argument)
 
 
 def cached(repository: HubRepository) -> str:
