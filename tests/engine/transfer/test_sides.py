@@ -10,8 +10,9 @@ from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.incoming import IncomingSession
 from legato_engine.transfer.session.lifecycle import ENDED, TABLES, Session, SessionState
-from legato_engine.transfer.session.receiver import IncomingSession, Receiver
+from legato_engine.transfer.session.receiver import Receiver
 from legato_engine.transfer.session.registry import SessionFailure
 from legato_engine.transfer.session.sender import OutgoingSession, Sender
 from legato_protocol.wire import handoff

@@ -1,50 +1,20 @@
 """The receiving side: sends and revokes grants, verifies received blocks and commits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
 from operator import le
 
-from legato_engine.transfer.blocks.checksum import bind, index_of
 from legato_engine.transfer.blocks.landing import InArena, InDevice, InSlots, Landing
-from legato_engine.transfer.blocks.spans import GrantedSpan, WindowBlocks, spans_of
-from legato_engine.transfer.device.interface import BlockCopy, DeviceEvent
+from legato_engine.transfer.blocks.spans import WindowBlocks, spans_of
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.events import Arrived, Released, WritingBegan
+from legato_engine.transfer.session.incoming import IncomingSession
 from legato_engine.transfer.session.lifecycle import Action, Session, SessionEvent, SessionState
-from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRecord, SessionRegistry
-from legato_protocol.wire import block_hash, handoff
+from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRegistry
+from legato_protocol.wire import handoff
 from legato_protocol.wire.stream import Peer
 
 _QUARANTINED = frozenset((SessionState.ABORTING, SessionState.FENCING))
 _NOT_HELD = "unknown here"  # reason to abort a peer's session that this side does not have
-
-
-@dataclass(slots=True)
-class IncomingSession(SessionRecord):
-    """One hand-off that this worker receives. It keeps `blocks` until it has arrived or they are released.
-
-    The grant and all writes use `connection`; no other connection may write.
-    """
-
-    blocks: tuple[int, ...] = ()  # of all groups
-    places: tuple[int, ...] = ()  # where the peer writes the blocks
-    spans: tuple[GrantedSpan, ...] = ()  # of groups
-    firsts: tuple[int, ...] = ()  # the first block, cached or not, of each group with a window
-    cached: int = 0
-    root: bytes = b""
-    serial: int = 0
-    since: float = 0.0
-    claimed: dict[int, int] = field(default_factory=dict)  # the sender's checksum of each written one of `blocks`
-    sums: dict[int, int] = field(default_factory=dict)  # the sum of each block's received bytes
-    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # indices of blocks, and their copies
-    final: handoff.Final | None = None
-    final_at: float = 0.0
-    after: DeviceEvent | None = None  # earlier steps may write to the blocks until it is done
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.landing)
 
 
 class Receiver:
@@ -254,50 +224,22 @@ class Receiver:
     def _try_commit(self, into: IncomingSession) -> None:
         if into.state is not SessionState.VERIFYING or into.final is None or into.landing:
             return
-        needed = self._needed(into, into.final)
-        if any(index not in into.claimed for _, _, index in needed):
+        awaited = self._awaited(into, into.final)
+        if any(index not in into.claimed for _, _, index in awaited):
             return
-        wrong = self._count_wrong(into, into.final, needed) if self._context.checksum else 0
+        size = self._context.block_size
+        wrong = into.count_wrong(into.final, size, awaited) if self._context.checksum else 0
         if wrong:
             self._context.totals.corrupt_blocks += wrong
-            self._reject(into, f"{wrong} of {len(needed)} blocks have a wrong checksum")
+            self._reject(into, f"{wrong} of {len(awaited)} blocks have a wrong checksum")
         else:
             self.sessions.step(into, SessionEvent.VERIFIED)
 
     def _first_blocks(self, into: IncomingSession, final: handoff.Final) -> tuple[int, ...]:
-        """The first block that the sequence's next token sees, in each group with a window."""
-        return self._context.first_blocks(max(final.computed, into.cached * self._context.block_size))
+        return into.first_blocks(final, self._context.block_size, self._context.first_blocks)
 
-    def _kept_blocks(self, into: IncomingSession, final: handoff.Final) -> tuple[int, ...]:
-        """The first block of each window that is cached or written, as all after it: other sequences may need it."""
-        kept = []
-        for granted, span, first in zip(into.firsts, into.spans[1:], self._first_blocks(into, final), strict=True):
-            while first > span.first and span.offset + first - 1 - span.first in into.claimed:
-                first -= 1
-            kept.append(granted if first == span.first else first)
-        return tuple(kept)
-
-    def _needed(self, into: IncomingSession, final: handoff.Final) -> list[tuple[int, int, int]]:
-        """Blocks that the sequence needs from the sender: their groups, numbers, and indices in `into.blocks`."""
-        needed = list[tuple[int, int, int]]()
-        for group, (span, first) in enumerate(zip(into.spans, (0, *self._kept_blocks(into, final)), strict=True)):
-            first = max(first, span.first)
-            numbers = range(first, max(first, final.blocks))
-            needed += zip(repeat(group), numbers, span.indices(numbers.start, numbers.stop))
-        return needed
-
-    def _count_wrong(self, into: IncomingSession, final: handoff.Final, needed: list[tuple[int, int, int]]) -> int:
-        """Number of blocks whose bytes do not match the sender's checksums for the tokens of `final`."""
-        size, room = self._context.block_size, into.key[0]
-        tokens = final.token_ids[: final.computed * 4]
-        hashes = block_hash.chain(tokens, size, into.root)
-        if final.computed % size:
-            parent = hashes[-1] if hashes else into.root
-            hashes.append(block_hash.child(parent, tokens[final.computed // size * size * 4 :]))
-        return sum(
-            bind(into.sums[index], room, index_of(group, number), hashes[number]) != into.claimed[index]
-            for group, number, index in needed
-        )
+    def _awaited(self, into: IncomingSession, final: handoff.Final) -> list[tuple[int, int, int]]:
+        return into.awaited(into.kept_blocks(self._first_blocks(into, final)), final.blocks)
 
     def _reject(self, into: IncomingSession, reason: str) -> None:
         self.sessions.fail(into, SessionEvent.CORRUPT, SessionFailure("corrupt", reason))
@@ -328,7 +270,7 @@ class Receiver:
     def _report_arrived(self, into: IncomingSession) -> None:
         assert into.final is not None
         assert into.connection is not None
-        context, travelled = self._context, len(self._needed(into, into.final))
+        context, travelled = self._context, len(self._awaited(into, into.final))
         size = travelled * context.memory.block_bytes
         context.totals.committed += 1
         context.totals.bytes_received += size
@@ -342,7 +284,7 @@ class Receiver:
             size,
             seconds,
             into.final_at,
-            self._kept_blocks(into, into.final),
+            into.kept_blocks(self._first_blocks(into, into.final)),
         )
         context.outbox.append(arrived)
 
