@@ -70,9 +70,7 @@ def choose(snapshot: HubSnapshot, choice: str) -> HubContent:
     safetensors, else in a GGUF file. Raises HubRefuses, HubUnreachable."""
     require_library(snapshot)
     with explained(snapshot):
-        from huggingface_hub import HfApi
-
-        names = hub_files.sizes(HfApi(), snapshot)
+        names = hub_files.sizes(snapshot)
     if not choice and (any(map(MODEL.wants_weights, names)) or not gguf_names.models(names)):
         return MODEL
     try:
@@ -153,7 +151,7 @@ def _fetch(snapshot: HubSnapshot, folder: Path, content: HubContent, progress: P
     api = HfApi()
     for left in folder.glob(".cache/huggingface/download/**/*.incomplete"):
         left.unlink()  # left by a killed process: no other one can use it
-    sizes = hub_files.wanted(api, snapshot, content)
+    sizes = hub_files.wanted(snapshot, content)
     progress(f"downloading {snapshot}: {len(sizes)} files, {_megabytes(sum(sizes.values()))}")
     with _reporting(folder, sum(sizes.values()), progress):
         api.snapshot_download(

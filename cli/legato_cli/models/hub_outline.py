@@ -56,13 +56,10 @@ def _store(snapshot: HubSnapshot, folder: Path, content: HubContent, write: _Wri
 
 
 def _write_all(snapshot: HubSnapshot, content: HubContent, write: _Write, progress: Progress) -> None:
-    from huggingface_hub import HfApi
-
-    api = HfApi()
-    sizes = hub_files.wanted(api, snapshot, content)
+    sizes = hub_files.wanted(snapshot, content)
     progress(f"reading headers and scales of {snapshot}: {len(sizes)} files")
     for name, size in sizes.items():
         try:
-            write(hub_files.reader(api, snapshot, name), name, size)
+            write(hub_files.reader(snapshot, name), name, size)
         except (NotGguf, NotSafetensors) as error:
             raise HubRefuses(f"{snapshot}: {name}: {error}") from None
