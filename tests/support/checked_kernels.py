@@ -7,7 +7,7 @@ from typing import Any
 
 import tiny_llama
 import triton
-from interpreted_models import LLAMA, RandomCodes
+from interpreted_models import LLAMA, MODELS, RandomCodes
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda import backend
@@ -40,7 +40,9 @@ def _names() -> list[str]:
     with ahead.compilations() as begun, ahead.launches("sm_90"):
         wide = replace(LLAMA, hidden_size=256, intermediate_size=4096)
         codes = [RandomCodes(form, wide) for form in ("FP8, blocks", "FP8, channel", "AWQ")]
-        for checkpoint in (RandomCheckpoint(tiny_llama.config()), *codes):
+        experts = MODELS["qwen 3 moe"]
+        codes.append(RandomCodes("FP8, channel", experts))
+        for checkpoint in (RandomCheckpoint(tiny_llama.config()), RandomCheckpoint(experts), *codes):
             kernel_check.launch_all(checkpoint, "Auto", "FP8", 64, "sm_90", 132)
     return sorted(set(begun))
 

@@ -243,5 +243,5 @@ class Mixtures:
         router = projections.router(self._checkpoint, shape, self._products.device.place)
         weight = router.weight if router.shared is None else torch.cat((router.weight, router.shared))
         narrow = weight.to(self._products.dtype)
-        exact = torch.equal(narrow.float(), weight)
+        exact = weight.is_meta or torch.equal(narrow.float(), weight)
         return RouterColumns(narrow if exact else weight, router.bias, router.correction, shape.routing)
