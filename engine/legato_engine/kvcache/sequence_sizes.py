@@ -18,6 +18,10 @@ class SequenceSizes:
         """The first block that a token at `position` sees, in each group with a window."""
         return tuple([first_block(window, position, self.block_size) for window in self.windows])
 
+    def most_of_windows(self) -> tuple[int, ...]:
+        """The maximum of blocks in each window's table of a prompt that is computed in chunks."""
+        return tuple([window_blocks(window, self.chunk_tokens, self.block_size) for window in self.windows])
+
     def decoding(self, tokens: int) -> int:
         """Blocks of a sequence with KV of `tokens` positions that is decoded."""
         return sequence_blocks(tokens, self.block_size, self.windows)

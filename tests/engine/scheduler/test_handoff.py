@@ -170,3 +170,26 @@ def test_prefills_that_are_being_computed_count_among_those_that_will_be_parked(
     worker.end()
     worker.run()
     assert states(requests) == [PARKED, WAITING]
+
+
+@pytest.mark.parametrize(("blocks", "shared"), [(31, 0), (35, 0), (43, 20), (47, 36)])
+def test_granted_prefills_of_several_tenants_do_not_wait_for_each_others_windows(blocks, shared):
+    """Each is interrupted by the next one's; their prefix may be cached."""
+    worker = Worker(num_blocks=blocks, max_length=100, windows=(20,), chunk_tokens=8)
+    if shared:
+        worker.add(Client(prompt(shared), windows=(20,)))
+        worker.run()
+    left = []
+    for tenant, length in enumerate((60, 40, 24), 1):
+        client = Client((*prompt(shared), *prompt(length, 100 * tenant)), windows=(20,))
+        left.append(worker.add(client, room=tenant, tenant=f"{tenant}"))
+        worker.outgoing.grant(outgoing_of(left[-1]), 40, (0,))
+        worker.steps(2)
+    while left:
+        worker.run()
+        computed = [request for request in left if request.state is COMPUTED]
+        assert computed, "all wait for blocks"
+        for request in computed:
+            worker.finish(request)
+            worker.outgoing.commit(outgoing_of(request))
+            left.remove(request)

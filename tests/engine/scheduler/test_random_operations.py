@@ -75,7 +75,7 @@ class World:
         source, target = self._ways(a)
         client = self._client(a // 2, b)
         try:
-            request = source.add(client, room=1)
+            request = source.add(client, room=1, tenant=f"{b % 3}")
             incoming = target.reserve(client)
         except RequestRejected:
             source.cancel(client)

@@ -32,6 +32,7 @@ class BlockTables:
         self.pool = pool
         self.block_size = sizes.block_size
         self._sizes = sizes
+        self._most_of_windows = sizes.most_of_windows()
         self._kv_revision = kv_revision
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
@@ -107,8 +108,8 @@ class BlockTables:
     def open(self, request: Request, matched: list[int], blocks: int) -> None:
         """Gives `request` a table of `blocks`: the cached blocks `matched` and fresh ones, which must be available.
 
-        Tables of windows begin with the cached blocks that the next token sees, and have room for a chunk. Tables
-        of an incoming transfer reach as far as the first group's.
+        Tables of windows begin with the cached blocks that the next token sees, and have room for a window and a chunk.
+        Tables of an incoming transfer reach as far as the first group's.
         """
         if not (request.reserved_blocks or request.preempted):  # it starts for the first time
             self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
@@ -147,7 +148,7 @@ class BlockTables:
         end = -(-tokens // size)
         index, used = divmod(request.computed, size)
         split = used > 0 and self._shared(blocks[index])
-        missing = [max(0, end - len(blocks)), *[max(0, end - table.end) for table in request.windows]]
+        missing = [max(0, end - len(blocks)), *self._missing_of_windows(request, end)]
         if count := sum(missing) + split * len(missing):
             fresh = self.pool.allocate(count, blocks[-1] if blocks else None)
             if fresh is None:
@@ -257,16 +258,30 @@ class BlockTables:
     def _windows(self, request: Request, matched: list[int], blocks: int) -> list[tuple[WindowTable, int]]:
         """The cached part of the table of each window that `open` makes, and the number of the block after its last."""
         size, known, count = self.block_size, len(request.tokens), len(matched)
-        position, end = count * size, min(blocks, count + -(-self._sizes.chunk_tokens // size))
+        position = count * size
         if request.incoming:  # its source has computed at least all known tokens but the last
-            position, end = max(position, (known - 1) // size * size), blocks
+            position = max(position, (known - 1) // size * size)
         tables = list[tuple[WindowTable, int]]()
-        for group, window in enumerate(self._sizes.windows, 1):
+        for group, (window, most) in enumerate(zip(self._sizes.windows, self._most_of_windows, strict=True), 1):
             first = first_block(window, position, size)
-            cached = [self.pool.cache.find(each, group) for each in request.hashes[first:count]]
-            assert None not in cached, "a usable prefix lacks a block of a window"
-            tables.append((WindowTable(first, [block for block in cached if block is not None]), end))
+            of_hashes = [self.pool.cache.find(each, group) for each in request.hashes[first:count]]
+            assert None not in of_hashes, "a usable prefix lacks a block of a window"
+            cached = [block for block in of_hashes if block is not None]
+            # Blocks that others use are not free when the window leaves them.
+            start = count if any(self.pool.references(block) for block in cached) else first
+            tables.append((WindowTable(first, cached), blocks if request.incoming else min(blocks, start + most)))
         return tables
+
+    def _missing_of_windows(self, request: Request, end: int) -> list[int]:
+        """Number of blocks that each window's table lacks up to block `end`, or, in a prompt, for a window and a chunk.
+
+        A prompt's table keeps its size, so that each chunk takes as many blocks as it releases, and none from others:
+        a granted prefill, which nothing preempts, could wait for blocks of another one that waits for its blocks.
+        """
+        pairs = zip(request.windows, self._most_of_windows[: len(request.windows)], strict=True)
+        return [
+            max(0, end - table.end, min(len(request.blocks), table.first + most) - table.end) for table, most in pairs
+        ]
 
     def _split(self, table: list[int] | WindowTable, index: int, block: int) -> None:
         """Replaces a shared block of a table by its copy in `block`."""
