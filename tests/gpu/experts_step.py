@@ -88,11 +88,14 @@ class MixtureStep(NamedTuple):
 
 
 def check(
-    place: Place, dtype: torch.dtype, shape: ExpertsShape, step: MixtureStep, form: str = "", only: int | None = None
-) -> torch.Tensor:
-    """Compares a step's results with the reference, and returns them. All tokens choose the expert `only` first."""
+    place: Place, dtype: torch.dtype, shape: ExpertsShape, step: MixtureStep, form: str = "", only: int | None = None,
+    change: Callable[[dict[str, Grouped]], None] = lambda codes: None,
+) -> torch.Tensor:  # fmt: skip
+    """Compares a step's results with the reference, and returns them. All tokens choose the expert `only` first, and
+    `change` changes codes by name."""
     torch.manual_seed(0)
     weights = MadeExperts(shape, dtype, form)
+    change(weights.codes)
     x = torch.randn(step.tokens, shape.hidden).to(dtype)
     if only is not None:
         weights.tensors["router.weight"] *= 0

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from experts_step import MixtureStep, check, shape_of
-from made_codes import FORMS
+from made_codes import FORMS, made
 from places import here
 
+from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.routing import Gating
+from legato_engine.weights.packed import Scales
 
 PLACE = here()
 FEW, ONE = MixtureStep(16, 13), MixtureStep(1, 1)
@@ -45,3 +47,22 @@ def test_weights_in_codes(form, step):
     hidden = 256 if form in ("Q4_K", "Q6_K") else 128
     dtype = torch.float16 if form in ("Q4_K", "AWQ", "FP8, channel") else torch.bfloat16
     check(PLACE, dtype, shape_of((3, 1) if step is FEW else (1, 1), hidden=hidden, inner=hidden), step, form)
+
+
+def with_other_scales(codes):
+    """As in files that store float32 scales and zero points, where another expert's fit in float16 without any."""
+    part = codes["1.up.weight"]
+    zeros = torch.full(part.scale.values.shape, 7, dtype=torch.int8)
+    codes["1.up.weight"] = replace(part, scale=Scales(part.scale.values.float() * 1.01), zeros=zeros)
+
+
+def test_scales_of_other_types_are_widened():
+    check(PLACE, torch.float32, shape_of((3, 2), hidden=128, inner=128), FEW, "W4A16", change=with_other_scales)
+
+
+def test_experts_of_several_formats_are_refused():
+    with pytest.raises(UnusableFormat, match=r"^1.up.weight is quantized differently .*; all must be alike"):
+        check(
+            PLACE, torch.float32, shape_of((3, 2), hidden=128, inner=128), FEW, "W4A16",
+            change=lambda codes: codes.update({"1.up.weight": made("W8A16", 128, 128)}),
+        )  # fmt: skip
