@@ -1,4 +1,4 @@
-"""Ends of connections: the server's own answers, and a transport on which the protocol decides how `close` works."""
+"""Ends of connections: the server's own answers, and a transport whose protocol decides when it closes and is read."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,12 +10,13 @@ from legato_gateway.errors import GatewayError
 
 
 class AnswerTransport(asyncio.Transport):
-    """`transport`, except that `close` replaces its own until `release`."""
+    """`transport`, except that `close` and `resume` replace its own methods until `release`."""
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None], resume: Callable[[], None]) -> None:
         super().__init__()
         self._transport = transport
         self._close = close
+        self._resume = resume
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._transport.write(data)
@@ -27,7 +28,7 @@ class AnswerTransport(asyncio.Transport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._resume()
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
@@ -36,8 +37,8 @@ class AnswerTransport(asyncio.Transport):
         self._close()
 
     def release(self) -> None:
-        """Restores the transport's own `close`, so that nothing refers to the protocol any more."""
-        self._close = self._transport.close
+        """Restores the transport's own methods, so that nothing refers to the protocol any more."""
+        self._close, self._resume = self._transport.close, self._transport.resume_reading
 
 
 def own_answer(error: GatewayError) -> bytes:

@@ -63,7 +63,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._wire = transport
-        self._closing = AnswerTransport(transport, self._close_after_answer)
+        self._closing = AnswerTransport(transport, self._close_after_answer, self._resume)
         super().connection_made(self._closing)
         if self.handshake is not None:
             self._places.leave(self.handshake)
@@ -144,6 +144,13 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         """Reads a large body piece by piece, as the application asks for it: TCP then holds its client back."""
         if max(self._announced, self._received) > LARGE_BODY and self._waits_for_answer:
             self.flow.pause_reading()
+
+    def _resume(self) -> None:
+        """Resumes reading, unless the application has yet to take the last piece: the next would not be counted."""
+        if self._waits_for_answer and self.cycle.body:
+            self.flow.pause_reading()
+        else:
+            self._wire.resume_reading()
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():  # else the body is still to come
