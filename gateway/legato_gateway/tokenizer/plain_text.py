@@ -6,12 +6,14 @@ template copies with it, splits the prompt into parts that are tokenized separat
 
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from legato_gateway.tokenizer.chat_template import UnreadArguments, WrittenArguments
 
 _WRITERS: Final = ("system", "assistant")
+_AROUND: Final = (("<", ">"), ("</", ">"), ("[", "]"))  # templates write them around keys and names
 _DIGITS: Final = 24  # of a cut: no template changes digits, and no text contains a cut by accident
 
 
@@ -20,13 +22,15 @@ class SpecialTexts:
 
     def __init__(self, texts: Iterable[str]) -> None:
         tree: dict[str, Any] = {}
-        for text in texts:
+        several = [text for text in texts if len(text) > 1]  # one character cannot be cut
+        for text in several:
             at = tree
-            for char in text if len(text) > 1 else "":  # one character cannot be cut
+            for char in text:
                 at = at.setdefault(char, {})
             at[""] = {}
-        tree.pop("", None)
         self._pattern = re.compile(_pattern(tree)) if tree else None
+        around = [(open, close) for open, close in _AROUND if any(text.startswith(open) for text in several)]
+        self._around = around or [("", "")]
 
     def plain(self, value: Any, cut: str, allowed: Collection[str] = ()) -> Any:
         """Returns a JSON value with a cut in each special text, except for `allowed` ones."""
@@ -40,16 +44,15 @@ class SpecialTexts:
         return [self.plain(each, cut, allowed) for each in value] if isinstance(value, list) else value
 
     def _plain_text(self, text: str, cut: str, allowed: Collection[str]) -> str:
-        if self._pattern is None or (match := self._pattern.search(text)) is None:
+        """Returns a text with cuts. Some also break special texts that begin or end with the template's brackets."""
+        if self._pattern is None:
             return text
-        parts, done = [], 0
-        while match is not None:
-            at = match.end() if match[0] in allowed else match.start() + 1
-            if match[0] not in allowed:
-                parts.append(text[done:at])
-                done = at
-            match = self._pattern.search(text, at)
-        return cut.join([*parts, text[done:]])
+        places = {
+            max(at - len(open), 0)
+            for open, close in self._around
+            for at in _cuts(self._pattern, f"{open}{text}{close}", allowed)
+        }
+        return cut.join(text[begin:end] for begin, end in pairwise((0, *sorted(places), len(text)))) if places else text
 
 
 class PlainText:
@@ -64,7 +67,8 @@ class PlainText:
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Returns messages for the chat template."""
         written = [self._reasoning if message["role"] in _WRITERS else () for message in messages]
-        return [self._special.plain(each, self.cut, by) for each, by in zip(messages, written, strict=True)]
+        made = [self._special.plain(each, self.cut, by) for each, by in zip(messages, written, strict=True)]
+        return [{**each, "role": message["role"]} for each, message in zip(made, messages, strict=True)]
 
     def values(self, values: Sequence[Any]) -> list[Any]:
         """Returns other JSON values for it."""
@@ -73,6 +77,17 @@ class PlainText:
     def variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values of its variables."""
         return {name: self._special.plain(value, self.cut) for name, value in variables.items()}
+
+
+def _cuts(pattern: re.Pattern[str], text: str, allowed: Collection[str]) -> Iterator[int]:
+    """Yields the place after the first character of each special text that is not `allowed`."""
+    at = 0
+    while match := pattern.search(text, at):
+        if match[0] in allowed:
+            at = match.end()
+        else:
+            at = match.start() + 1
+            yield at
 
 
 def _pattern(tree: Mapping[str, Any]) -> str:
