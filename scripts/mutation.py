@@ -53,7 +53,10 @@ TARGETS = {
         ),
     ),
     "admission": Mutated(("legato_gateway/admission/*",), ("tests/gateway/admission",)),
-    "kv_index": Mutated(("legato_gateway/routing/kv_index.py",), ("tests/gateway/routing",)),
+    "kv_index": Mutated(
+        tuple(f"legato_gateway/routing/{name}.py" for name in ("kv_index", "indexed_worker", "prefix_run")),
+        ("tests/gateway/routing",),
+    ),
     "rollout": Mutated(
         ("legato_operator/planning/rollout/rolling_update.py",),
         ("tests/operator/planning/rollout/test_rolling_update.py",),

@@ -21,44 +21,18 @@ a time, since a pass over all of them would delay every stream of the gateway.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, repeat
 from operator import and_
 
-from legato_protocol.wire.block_hash import HASH_BYTES, split
+from legato_gateway.routing.indexed_worker import IndexedWorker
+from legato_gateway.routing.prefix_run import PrefixRun
+from legato_protocol.wire.block_hash import split
 from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
 
 MAX_BLOCKS = 1 << 20
 RUN = 32
 SWEEP = 1024  # hashes swept per event
-PIECE = 1024  # hashes of a snapshot added without a pause: half a millisecond
 CHANCES = 4  # runs in use that are spared before a block is evicted all the same
-
-
-@dataclass(slots=True)
-class _Run:
-    """Consecutive blocks of one prefix, `RUN` of them if it is cached, and the workers that have them."""
-
-    hashes: list[bytes]
-    known: int = 0  # workers looked up: each is in `whole` or in one of `parts`
-    whole: int = 0  # workers that have every block
-    parts: dict[int, int] = field(default_factory=dict)  # length of the unbroken prefix → workers
-    used: bool = False  # since its blocks were last due for eviction
-
-
-@dataclass(slots=True)
-class _Worker:
-    name: str
-    bit: int
-    epoch: str
-    number: int = -1  # of the last event seen, applied or not
-    whole: bool = True  # it announces all blocks of a prefix
-    blocks: int = 0  # hashes with its bit
-    pages: int = 0  # of the snapshot being read; they count when it is complete
-    page_number: int = -1
-    last_page: bool = False
-    page: bytes = b""  # hashes of the page that is being added
-    position: int = 0  # offset of the first hash that is left in it
 
 
 class KVIndex:
@@ -70,9 +44,9 @@ class KVIndex:
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self.max_blocks = max_blocks
         self._holders: OrderedDict[bytes, int] = OrderedDict()  # next to be evicted first
-        self._runs: dict[bytes, _Run] = {}  # by the last hash
-        self._run_of: dict[bytes, _Run] = {}  # by every hash
-        self._workers: dict[str, _Worker] = {}
+        self._runs: dict[bytes, PrefixRun] = {}  # by the last hash
+        self._run_of: dict[bytes, PrefixRun] = {}  # by every hash
+        self._workers: dict[str, IndexedWorker] = {}
         self._names: dict[int, str] = {}  # of workers, by bit
         self._valid = 0  # bits of workers whose snapshot is complete, without a gap since
         self._windowed = 0  # bits of workers that announce ends of prefixes only
@@ -92,11 +66,11 @@ class KVIndex:
         """
         known = self._workers.get(worker)
         if known is None:
-            self._workers[worker] = _Worker(worker, self._take_bit(worker), epoch, whole=whole)
+            self._workers[worker] = IndexedWorker(worker, self._take_bit(worker), epoch, whole=whole)
         else:
             seen = known.number if known.epoch == epoch else -1
             self._doubt(known)
-            self._workers[worker] = _Worker(worker, known.bit, epoch, seen, whole)
+            self._workers[worker] = IndexedWorker(worker, known.bit, epoch, seen, whole)
         self._note_windows()
 
     def forget(self, worker: str) -> None:
@@ -127,7 +101,7 @@ class KVIndex:
         self._read(known)
         return True
 
-    def _follow(self, known: _Worker, event: KVEvent) -> bool:
+    def _follow(self, known: IndexedWorker, event: KVEvent) -> bool:
         while known.page:
             self._read(known)
         if event.epoch != known.epoch:
@@ -162,7 +136,7 @@ class KVIndex:
                 run.used = True
                 continue
             if run is None or alive & ~run.known:
-                run = self._inspect(run or _Run(hashes[start : start + RUN]), alive)
+                run = self._inspect(run or PrefixRun(hashes[start : start + RUN]), alive)
             run.used = True
             if alive & ~run.whole:
                 for blocks, workers in run.parts.items():
@@ -220,7 +194,7 @@ class KVIndex:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _doubt(self, worker: _Worker) -> bool:
+    def _doubt(self, worker: IndexedWorker) -> bool:
         """Discards the worker's blocks. Returns True if this is news and a snapshot must be requested."""
         if not (worker.bit & self._valid or worker.pages):
             return False
@@ -229,7 +203,7 @@ class KVIndex:
         self._erase(worker)
         return True
 
-    def _page(self, worker: _Worker, page: Snapshot) -> bool:
+    def _page(self, worker: IndexedWorker, page: Snapshot) -> bool:
         if page.number < worker.number:  # outdated: later events came, and may have been dropped
             self._doubt(worker)
             return True
@@ -239,24 +213,18 @@ class KVIndex:
             worker.number = page.number
             self._doubt(worker)
             return True
-        worker.pages = page.page + 1
-        worker.page_number = worker.number = page.number
-        worker.page, worker.position, worker.last_page = page.hashes, 0, page.last
+        worker.begin(page)
         self._read(worker)
         return False
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: IndexedWorker) -> None:
         """Adds the next hashes of the page."""
-        start, worker.position = worker.position, worker.position + PIECE * HASH_BYTES
-        self._add(worker, split(worker.page[start : worker.position]))
-        if worker.position < len(worker.page):
-            return
-        worker.page = b""
-        if worker.last_page:
+        self._add(worker, worker.next_hashes())
+        if worker.last_page and not worker.page:
             self._valid |= worker.bit
             worker.pages = 0
 
-    def _change(self, worker: _Worker, event: Stored | Removed) -> None:
+    def _change(self, worker: IndexedWorker, event: Stored | Removed) -> None:
         if isinstance(event, Stored):
             self._add(worker, split(event.hashes))
         else:
@@ -265,7 +233,7 @@ class KVIndex:
 
     # ── the table ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, worker: _Worker, hashes: list[bytes]) -> None:
+    def _add(self, worker: IndexedWorker, hashes: list[bytes]) -> None:
         holders, bit = self._holders, worker.bit
         if len(holders) + len(hashes) > self.max_blocks:
             missing = sum(block not in holders for block in hashes)
@@ -282,11 +250,11 @@ class KVIndex:
                 self._unsettle(block, bit)
         self._touch(hashes)
 
-    def _share(self, worker: _Worker) -> int:
+    def _share(self, worker: IndexedWorker) -> int:
         """Returns the blocks that it may evict from others: any for new blocks, few for a snapshot of unknown age."""
         return self.max_blocks // len(self._workers) - worker.blocks if worker.pages else self.max_blocks
 
-    def _remove(self, worker: _Worker, block: bytes) -> None:
+    def _remove(self, worker: IndexedWorker, block: bytes) -> None:
         if self._holders.get(block, 0) & worker.bit:
             worker.blocks -= 1
             self._clear(block, worker.bit)
@@ -299,7 +267,7 @@ class KVIndex:
             del self._holders[block]
         self._unsettle(block, bits)
 
-    def _erase(self, worker: _Worker) -> None:
+    def _erase(self, worker: IndexedWorker) -> None:
         """Empties the worker's part of the index. Its old bit is left to be swept."""
         if not worker.blocks:
             return
@@ -369,9 +337,7 @@ class KVIndex:
         run = self._run_of.get(block)
         if run is None or not run.known & bits:
             return
-        run.known &= ~bits
-        run.whole &= ~bits
-        run.parts = {blocks: left for blocks, workers in run.parts.items() if (left := workers & ~bits)}
+        run.remove(bits)
         if not run.whole:
             del self._runs[run.hashes[-1]]
             for other in run.hashes:
@@ -383,15 +349,9 @@ class KVIndex:
         """Returns, at index n, the workers that have each of the first n blocks."""
         return list(accumulate(map(self._holders.get, hashes, repeat(0)), and_, initial=workers))
 
-    def _inspect(self, run: _Run, workers: int) -> _Run:
+    def _inspect(self, run: PrefixRun, workers: int) -> PrefixRun:
         """Adds `workers` to `run`. The run is cached if some have all of it and no other run has its blocks."""
-        holding = self._holding(run.hashes, workers & ~run.known)
-        run.known |= workers
-        run.whole |= holding[-1]
-        if holding[-1] != holding[0]:
-            for blocks, (before, after) in enumerate(pairwise(holding)):
-                if before != after:
-                    run.parts[blocks] = run.parts.get(blocks, 0) | (before ^ after)
+        run.add(workers, self._holding(run.hashes, workers & ~run.known))
         # Prompts that diverge within a run share its first block; the first run that is looked up is cached.
         if run.whole and len(run.hashes) == RUN and run.hashes[0] not in self._run_of:
             self._runs[run.hashes[-1]] = run

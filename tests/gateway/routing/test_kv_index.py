@@ -8,7 +8,8 @@ from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_gateway.routing.kv_index import PIECE, RUN, SWEEP, KVIndex
+from legato_gateway.routing.indexed_worker import PIECE
+from legato_gateway.routing.kv_index import RUN, SWEEP, KVIndex
 from legato_protocol.wire.block_hash import chain, join, root
 from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
 from legato_protocol.wire.packed_tokens import pack_tokens

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
 from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
-from legato_gateway.routing.kv_index import PIECE
+from legato_gateway.routing.indexed_worker import PIECE
 from legato_gateway.timers import Backoff
 from legato_gateway.workers.links import opener
 from legato_gateway.workers.silence import StreamLimits
