@@ -55,7 +55,7 @@ def batch(rows: int, tokens: int, adapters: list[LowRankAdapter[Any]]) -> Batch:
         end, known = CONTEXT + tokens, [7] * (CONTEXT + tokens)
         draws = (Draw(0, end, GREEDY, known, end),)
         adapter = adapters[index % len(adapters)] if adapters else None
-        made.append(Row(known[:tokens], CONTEXT, blocks, draws, adapter))
+        made.append(Row(known[:tokens], CONTEXT, blocks, draws, adapter=adapter))
     return Batch(tuple(made))
 
 

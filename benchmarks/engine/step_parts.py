@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Splits the time of a step: attention, linear layers, the output head, other operators, sampling, scheduling, and the
-rest, which is Python.
+"""Splits the time of a step: attention, linear layers, experts, the output head, other operators, sampling, scheduling,
+and the rest, which is Python.
 
     python benchmarks/engine/step_parts.py --threads 2
 
@@ -24,6 +24,7 @@ from legato_cli.models import model
 from legato_engine.backends.interface import Backend, Forward
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.models import registry
@@ -37,7 +38,7 @@ from legato_engine.weights.opening import open_weights
 from legato_protocol.sampling.parameters import SamplingParams
 
 BLOCK_SIZE, MAX_LENGTH = 16, 4096
-PARTS = ("attention", "linear", "head", "other operators", "sampling", "scheduling")
+PARTS = ("attention", "linear", "experts", "head", "other operators", "sampling", "scheduling")
 DECODES = ((1, 256), (8, 256), (32, 256), (32, 1000))  # rows, context
 CHUNKS = ((256, 0), (512, 0), (512, 512), (512, 3072))  # tokens, position
 
@@ -101,6 +102,9 @@ class TimedLayers:
     def gelu_mul(self, width: int) -> Any:
         return self._clock.timed("other operators", self._backend.gelu_mul(width))
 
+    def experts(self, shape: ExpertsShape) -> Any:
+        return self._clock.timed("experts", self._backend.experts(shape))
+
     def head(self, norm: str, weight: str, rows: int, width: int) -> Any:
         return self._clock.timed("head", self._backend.head(norm, weight, rows, width))
 
@@ -122,8 +126,12 @@ class Bench:
         self.runner.warm_up()
 
     def scheduler(self, chunk: int) -> Scheduler:
-        limits = SchedulerLimits("unified", BLOCK_SIZE, max_length=MAX_LENGTH, chunk_tokens=chunk, max_running=64)
-        return Scheduler(limits, BlockPool(self.runner.num_blocks, EventLog("epoch")), "revision")
+        windows = self.runner.layout.windows
+        limits = SchedulerLimits(
+            "unified", BLOCK_SIZE, max_length=MAX_LENGTH, chunk_tokens=chunk, max_running=64, windows=windows
+        )
+        pool = BlockPool(self.runner.num_blocks, EventLog("epoch"), windows, BLOCK_SIZE)
+        return Scheduler(limits, pool, "revision")
 
     def decode(self, rows: int, context: int, params: SamplingParams, steps: int) -> dict[str, float]:
         scheduler = self.scheduler(1 << 16)
