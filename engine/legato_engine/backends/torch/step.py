@@ -21,12 +21,9 @@ class TorchStep:
         self.tokens = torch.from_numpy(inputs.tokens).to(device)
         self.sampled = torch.from_numpy(inputs.sampled).to(device)
         self.hidden: torch.Tensor | None = None  # the head's inputs
-        slots = [
-            torch.from_numpy(each).to(device) for each in (inputs.slots, *[window.slots for window in inputs.windows])
-        ]
-        self.written = [
-            (each // size, each % size) for each in slots
-        ]  # blocks and places of tokens, by group of layers
+        by_group = inputs.slots, *[window.slots for window in inputs.windows]
+        slots = [torch.from_numpy(each).to(device) for each in by_group]
+        self.written = [(each // size, each % size) for each in slots]  # blocks and places of tokens, by group
         self._positions = torch.from_numpy(inputs.positions).to(device)
         self._angles: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
         self.adapted = [(each.adapter, torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
@@ -104,9 +101,8 @@ def _group(
     if moving is not None and window is not None:
         beyond = (position >= end) | (position <= start[:, None] - window)
     else:
-        beyond = (position >= end) & (
-            (position < end + block_size) | (end < block_size)
-        )  # otherwise it is a row's first block
+        unused = (position < end + block_size) | (end < block_size)  # later positions are of a row's first block
+        beyond = (position >= end) & unused
     lines, places = beyond.nonzero(as_tuple=True)
     given = (query < count[:, None]).flatten().nonzero().squeeze(1)
     return Group(

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-FirstBlocks = Callable[
-    [int], tuple[int, ...]
-]  # a position → the first block that it sees, for each group with a window
+FirstBlocks = Callable[[int], tuple[int, ...]]  # position → the first block that it sees, by group with a window
 
 
 def no_windows(position: int) -> tuple[int, ...]:
@@ -21,11 +19,11 @@ class WindowBlocks:
     blocks: Sequence[int]
 
     def since(self, number: int) -> "WindowBlocks":
-        """Those from block `number` on."""
+        """The blocks from number `number` on."""
         return WindowBlocks(max(self.first, number), self.blocks[max(0, number - self.first) :])
 
     def before(self, number: int) -> "WindowBlocks":
-        """Those before block `number`."""
+        """The blocks before number `number`."""
         return WindowBlocks(self.first, self.blocks[: max(0, number - self.first)])
 
 
