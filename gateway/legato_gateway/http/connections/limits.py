@@ -21,6 +21,7 @@ MADE_ROOM: Final = "made_room"  # it had no request, and a new connection came
 LATE_HEAD: Final = "late_head"
 SLOW_BODY: Final = "slow_body"
 UNREAD_BODY: Final = "unread_body"  # its request was answered before the end of the body, which continued
+PIPELINED: Final = "pipelined"  # more requests than allowed were sent before their answers
 NO_DESCRIPTORS: Final = "no_descriptors"  # the event loop silently closes connections that it cannot accept
 
 OWN_PORTS: Final = 32  # slots of each port other than the public one: probes and the operator use few

@@ -14,11 +14,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
 from legato_gateway.http.connections.closing import AnswerTransport, own_answer
-from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, UNREAD_BODY, Connections
+from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, PIPELINED, UNREAD_BODY, Connections
 from legato_protocol.security.tls_server import LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES: Final = 131_072  # only bounds memory: the application refuses smaller ones with a better message
 LARGE_BODY: Final = 65_536  # bytes; larger ones are not read ahead
+MOST_PIPELINED: Final = 16  # requests sent before earlier answers: each takes 4 kB, however short it is
 FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
@@ -129,6 +130,10 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._part is Parsed.BODY:
             return
+        if len(self.pipeline) == MOST_PIPELINED:
+            text = f"more than {MOST_PIPELINED} requests were sent before their answers"
+            self._places.refused(PIPELINED, text)
+            raise BadRequest(text)  # the parser stops
         super().on_headers_complete()
         self._part, self._progress, self._received = Parsed.BODY, True, 0
         self._announced = int(next((value for name, value in self.headers if name == b"content-length"), b"0"))
@@ -225,9 +230,9 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             self._wire.write_eof()
 
     def _refuse(self, error: GatewayError) -> None:
-        """Sends an answer of the server's own, unless one is being sent, and closes the connection."""
+        """Sends an answer of the server's own, unless another comes first, and closes the connection."""
         answered = self._part is Parsed.BODY and not self._waits_for_answer
-        if not answered and not (self._waits_for_answer and self.cycle.response_started):
+        if not answered and not self.pipeline and not (self._waits_for_answer and self.cycle.response_started):
             self._wire.write(own_answer(error))
         self._end()
 

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from legato_gateway.http.connections import protocol
-from legato_gateway.http.connections.limits import LATE_HEAD, ConnectionLimits, Connections
+from legato_gateway.http.connections.limits import LATE_HEAD, PIPELINED, ConnectionLimits, Connections
 from legato_gateway.http.connections.protocol import MAX_HEAD_BYTES, BoundedProtocol
 
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -206,6 +206,16 @@ async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its
         assert b"408" in await asyncio.wait_for(connection[0].read(), 10)
 
 
+@pytest.mark.parametrize("more", [EMPTY * 100, EMPTY + b"\x00\x01"], ids=["requests", "garbage"])
+async def test_what_cannot_be_answered_behind_other_requests_ends_the_connection(more):
+    (places, counted), app = counting(), Slow()
+    async with connected(asyncio.Event(), places, app) as connection:
+        connection[1].write(EMPTY + more)
+        assert await asyncio.wait_for(connection[0].read(), 10) == b""
+    assert counted == Counter({PIPELINED: 1} if more == EMPTY * 100 else {})
+    app.go_on.set()
+
+
 async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back():
     places = Connections(ConnectionLimits(most=0))
     async with connected(asyncio.Event(), places) as (reader, _):
@@ -249,7 +259,7 @@ async def test_an_answered_connection_ends_for_idleness(rest, size):
 USED = {  # of uvicorn's protocol
     "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header", "on_body",
     "on_headers_complete", "on_message_complete", "on_response_complete", "send_400_response",
-    "timeout_keep_alive_handler", "parser", "headers", "cycle", "flow", "loop",
+    "timeout_keep_alive_handler", "parser", "headers", "cycle", "flow", "loop", "pipeline",
 }  # fmt: skip
 
 
