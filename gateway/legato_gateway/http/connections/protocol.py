@@ -51,16 +51,13 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _progress = False  # this piece completed a head, a message or a part of a body
     _last = False  # the last answer was sent, and further data is dropped
     _timer: asyncio.TimerHandle | None = None
+    _running: Any = None  # the request that is being answered, or was last; `cycle` is the newest one
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._places = connections
         limits = connections.limits
-        self._patience = {
-            Awaited.HEAD: limits.head,
-            Awaited.REST: limits.discard_time,
-            Awaited.IDLE: limits.idle,
-        }
+        self._patience = {Awaited.HEAD: limits.head, Awaited.REST: limits.discard_time, Awaited.IDLE: limits.idle}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._wire = transport
@@ -78,6 +75,9 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._places.leave(self)
+        if self._running is not None:  # uvicorn only notifies the newest
+            self._running.disconnected = True
+            self._running.message_event.set()
         self._closing.release()
         super().connection_lost(exc)
 
@@ -131,10 +131,11 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self._part is Parsed.BODY:
             return
         if len(self.pipeline) == MOST_PIPELINED:
-            text = f"more than {MOST_PIPELINED} requests were sent before their answers"
-            self._places.refused(PIPELINED, text)
-            raise BadRequest(text)  # the parser stops
+            self._places.refused(PIPELINED, f"more than {MOST_PIPELINED} requests were sent before their answers")
+            raise BadRequest("too many requests")  # stops the parser
+        running = self._running if self._waits_for_answer else None
         super().on_headers_complete()
+        self._running = running or self.cycle
         self._part, self._progress, self._received = Parsed.BODY, True, 0
         self._announced = int(next((value for name, value in self.headers if name == b"content-length"), b"0"))
         self._hold_back()
@@ -163,6 +164,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._running = self.pipeline[-1][0] if self.pipeline else self._running
         super().on_response_complete()
         self._update()
 
