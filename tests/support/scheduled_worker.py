@@ -389,6 +389,7 @@ class Worker:
         self.scheduler.check_integrity()
         limits = self.scheduler.limits
         for request in (r for client in self.clients for r in self.scheduler.requests(client)):
+            assert request.peak_blocks >= 0
             if (outgoing := transfers.outgoing_of(request)) and outgoing.migration:
                 continue  # it keeps earlier blocks, or did until now: the next allocation releases them
             for window, table in zip(limits.windows, request.windows, strict=bool(request.blocks)):

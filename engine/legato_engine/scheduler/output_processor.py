@@ -104,7 +104,7 @@ class OutputProcessor:
             branch = self._tables.share(request, choice)
             branch.number = request.number
             partial = branch.computed % self._tables.block_size > 0
-            branch.borrowed_blocks = branch.held_blocks - partial * (1 + len(branch.windows))
+            branch.borrowed_blocks = len(branch.blocks) - partial  # windows soon have others
             self._registry.run(branch)
             branches.append(branch)
         return branches
