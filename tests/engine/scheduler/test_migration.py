@@ -40,3 +40,23 @@ def test_no_more_is_frozen_than_the_receiver_has_room_for_and_no_block_without_k
     assert min(len(transfer.blocks), len(request.blocks)) == 3
     assert (kv.computed, kv.blocks) == (computed, tuple(request.blocks[: computed // 4]))
     assert kv.token_ids == tuple(request.tokens)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_preempted_sequence_that_migrates_finds_room_for_its_windows_again(granted):
+    """Its worker has room for one such sequence, and its cache is empty."""
+    worker = Worker(num_blocks=36, max_length=110, windows=(20,), chunk_tokens=8)
+    request = worker.add(client := ask(60, windows=(20,), max_tokens=50))
+    while request.outputs < 40:
+        worker.step()
+    transfer = worker.outgoing.migrate(request, room=5, attempt=2)
+    worker.scheduler._registry.preempt(request)
+    worker.pool.release(worker.pool.allocate(36))
+    worker.steps(2)
+    if not granted:
+        worker.run(client)
+        return
+    worker.outgoing.grant(transfer, 30, (19,))
+    while worker.outgoing.is_behind(transfer):
+        assert worker.step()
+    assert worker.finish(request).windows[0].first == 19

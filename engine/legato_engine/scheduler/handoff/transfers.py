@@ -159,10 +159,17 @@ class OutgoingTransfer:
         """True if the request is no longer scheduled."""
         return self.state in STOPPED
 
-    @property
-    def fixed(self) -> bool:
-        """True if the request keeps blocks before its windows: how far it will have come at the end is not known."""
-        return self.migration and (self.keeping or self.state is Out.PENDING)
+    def releasable(self, firsts: tuple[int, ...]) -> tuple[int, ...]:
+        """The blocks of windows, at most `firsts`, before which the request's blocks may be released.
+
+        How far a migrating sequence will have come at its end is not known, so it keeps what it has, from its grant on.
+        One that is computed again after a preemption does without, or it could lack blocks for ever.
+        """
+        if not self.migration or not (self.keeping or self.state is Out.PENDING):
+            return firsts
+        if self.keeping:
+            return tuple(map(min, firsts, self.firsts))
+        return firsts if self.request.computed < self.request.farthest else ()
 
     @property
     def over(self) -> bool:

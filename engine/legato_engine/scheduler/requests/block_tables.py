@@ -141,9 +141,10 @@ class BlockTables:
         """Allocates blocks to write positions `computed … tokens - 1`. Returns the number that is lacking (0: done)."""
         if tokens <= request.writable:
             return 0
-        if request.windows and request.moves_windows:
+        if request.windows:
             # A later sequence may continue at the beginning of the current block.
-            self.move_windows(request, self.first_blocks(request.computed // self.block_size * self.block_size))
+            firsts = self.first_blocks(request.computed // self.block_size * self.block_size)
+            self.move_windows(request, request.releasable(firsts))
         blocks, size = request.blocks, self.block_size
         end = -(-tokens // size)
         index, used = divmod(request.computed, size)

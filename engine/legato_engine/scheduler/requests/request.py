@@ -34,8 +34,7 @@ class Outgoing(Protocol):
     def keeping(self) -> bool: ...
     @property
     def stopped(self) -> bool: ...
-    @property
-    def fixed(self) -> bool: ...
+    def releasable(self, firsts: tuple[int, ...]) -> tuple[int, ...]: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +88,7 @@ class Request:
     preempted: int = 0  # number of times in all
     reserved_blocks: int = 0  # reserved by admission when it last started, including expected output
     most_blocks: int = 0  # largest number of blocks that it had when it released them
-    borrowed_blocks: int = 0  # full blocks of the request that it was forked from
+    borrowed_blocks: int = 0  # full blocks of the first group, of the request that it was forked from
     farthest: int = 0  # largest value that `computed` ever had
 
     @classmethod
@@ -157,10 +156,9 @@ class Request:
         """True if its KV comes from another worker."""
         return self.room is not None and self.outgoing is None
 
-    @property
-    def moves_windows(self) -> bool:
-        """True if blocks before its windows may be released: no transfer may still read them."""
-        return self.outgoing is None or not self.outgoing.fixed
+    def releasable(self, firsts: tuple[int, ...]) -> tuple[int, ...]:
+        """The blocks of windows, at most `firsts`, before which blocks may be released: no transfer needs them."""
+        return firsts if self.outgoing is None else self.outgoing.releasable(firsts)
 
     @property
     def schedulable(self) -> bool:
