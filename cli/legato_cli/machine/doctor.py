@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
+    from legato_engine.backends.cuda.device import Device
     from legato_operator.api.resources import Spec
     from legato_operator.api.spec.model import HuggingFace
 
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sections: list[tuple[str, Section]] = [*SECTIONS]
     with tempfile.TemporaryDirectory(prefix="legato-doctor-") as folder:
         if asked:
+            sections = [(title, partial(formats, None) if each is formats else each) for title, each in sections]
             subject = Subject(args.model, args.file, Path(folder))
             sections.append(("Memory", partial(fitting, subject)))
             sections.append(("Sampling", partial(sampling_defaults, subject)))
@@ -96,6 +98,7 @@ def fitting(subject: Subject) -> Iterator[str]:
             assert device is not None
             device_memory = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
         yield from fit.lines(spec, path, device_memory)
+        yield f"{'formats':<14} {fit.formats_of(spec, path, device_memory)}"
     except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
     if device_memory is not None and any(roles.gpus(spec, role) for role in roles.with_pool(spec)):
@@ -239,29 +242,40 @@ def gpus() -> Iterator[str]:
         yield kernels.describe(BUILTIN, problems)
 
 
-def formats() -> Iterator[str]:
-    """Yields the choice of `dtype: Auto` for the built-in model."""
+def formats(model: str | None = BUILTIN) -> Iterator[str]:
+    """Yields the choice of `dtype: Auto` for a model, faster formats of other processors, and architectures."""
     import torch
 
-    from legato_cli.models import model
-    from legato_engine import processor, settings
+    from legato_engine import processor
     from legato_engine.errors import NoDevice
     from legato_engine.kernels import paths
     from legato_engine.models.architectures import ARCHITECTURES
-    from legato_engine.runner import backends, formats
-    from legato_engine.weights.opening import open_weights
+    from legato_engine.runner import backends
 
     try:
         gpu = backends.gpu("cuda") if torch.cuda.is_available() else None
-        path = model.resolve(BUILTIN, lambda text: None)
-    except (model.ModelUnavailable, NoDevice) as error:
+    except NoDevice as error:
         raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
-    config = open_weights(path).config
-    chosen = formats.choose("auto", processor.detect(), gpu, config, settings.BLOCK_SIZES["cuda" if gpu else "cpu"])
-    yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
+    if model is not None:
+        yield _automatic(model, gpu)
     if gpu is None and (faster := paths.faster(processor.detect())):
         yield f"{'faster with':<14} {', '.join(faster)}"
     yield f"{'architectures':<14} {', '.join(ARCHITECTURES)}"
+
+
+def _automatic(name: str, gpu: "Device | None") -> str:
+    """Raises SomethingWrong."""
+    from legato_cli.models import model
+    from legato_engine import processor, settings
+    from legato_engine.runner import formats
+    from legato_engine.weights.opening import open_weights
+
+    try:
+        config = open_weights(model.resolve(name, lambda text: None)).config
+    except model.ModelUnavailable as error:
+        raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
+    chosen = formats.choose("auto", processor.detect(), gpu, config, settings.BLOCK_SIZES["cuda" if gpu else "cpu"])
+    return f"{'dtype: Auto':<14} {chosen} (for {name})"
 
 
 def transports() -> Iterator[str]:

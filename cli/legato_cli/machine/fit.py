@@ -48,18 +48,32 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
             raise DoesNotFit(f"{role:<14} {error}") from None
 
 
+def formats_of(spec: Spec, path: Path, gpus: Gpus | None) -> str:
+    """Returns the formats in which workers compute the model. Raises DoesNotFit."""
+    on_gpu = any(roles.gpus(spec, role) for role in roles.with_pool(spec))
+    try:
+        return str(_formats(spec, open_weights(path, spec.engine.quantization), gpus if on_gpu else None)[1])
+    except EngineError as error:
+        raise DoesNotFit(f"{'formats':<14} {error}") from None
+
+
+def _formats(spec: Spec, checkpoint: Checkpoint, gpus: Gpus | None) -> tuple[int, Formats]:
+    """Returns the tokens of a block, and the formats. Raises EngineError."""
+    engine = spec.engine
+    size = BLOCK_SIZES["cuda" if gpus else "cpu"] if engine.block_size == "Auto" else engine.block_size
+    gpu, config = gpus.device if gpus else None, checkpoint.config
+    chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
+    return size, formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
+
+
 def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     engine = spec.engine
     checkpoint = open_weights(path, engine.quantization)
     config = checkpoint.config
     if (spec.model.max_length or 0) > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
-    device = "cuda" if gpus else "cpu"
-    size = BLOCK_SIZES[device] if engine.block_size == "Auto" else engine.block_size
-    chunk = CHUNK_TOKENS[device] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
-    gpu = gpus.device if gpus else None
-    chosen = formats.choose(engine.dtype, processor.detect(), gpu, config, size, kv_dtype=engine.kv_cache_dtype)
-    chosen = formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
+    chunk = CHUNK_TOKENS["cuda" if gpus else "cpu"] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
+    size, chosen = _formats(spec, checkpoint, gpus)
     _check_scales(checkpoint, chosen)
     layout = layout_of(config, size, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)

@@ -86,7 +86,7 @@ class LinearKernel:
         )
 
     def __str__(self) -> str:
-        bits = " and ".join(f"{bits}-bit" for bits in self.bits)
+        bits = "" if len(self.bits) > 1 else "".join(f"{bits}-bit" for bits in self.bits)  # "codes" covers all sizes
         limit = {None: "", 1: " (1 row)"}.get(self.up_to, f" (up to {self.up_to} rows)")
         return f"{bits} {self.product.value}{limit}".lstrip()
 

@@ -83,6 +83,14 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ("fits: weights" in out.split("  decode  ")[-1]) == (code == 0)
 
 
+def test_the_formats_of_a_manifest_are_printed_instead_of_the_builtin_model_s(tmp_path, monkeypatch, legato):
+    monkeypatch.setattr(doctor, "SECTIONS", (("Formats", doctor.formats),))
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(manifest(engine={"dtype": "Float32", "kvCacheDtype": "FP8"})))
+    code, out, _ = legato("doctor", "-f", tmp_path / "m.yaml")
+    line = next(line for line in out.splitlines() if line.startswith("  formats "))
+    assert (code, "dtype: Auto" in out, "KV in float8_e4m3fn" in line) == (0, False, True)
+
+
 def test_a_model_that_is_quantized_already_cannot_be_rounded(judged):
     code, out = judged(manifest(model={"source": {"builtin": BUILTIN}}, engine={"quantization": "Int8"}))
     assert (code, "engine.quantization is Int8, but its weights are quantized already: GGUF" in out) == (1, True)
@@ -249,6 +257,7 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, legato):
 )
 def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said, tmp_path, monkeypatch, judged):
     monkeypatch.setattr(fit, "lines", lambda spec, path, gpus: iter(()))
+    monkeypatch.setattr(fit, "formats_of", lambda spec, path, gpus: "any")
     (tmp_path / "generation_config.json").write_text(given)
     ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))
     assert (ended, said in out.partition("Sampling")[2]) == (code, True)
