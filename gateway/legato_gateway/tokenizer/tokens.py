@@ -28,7 +28,7 @@ __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "Token
 _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _MOST_TABLES = 8  # cached, of some megabytes each
 _loaded: "WeakValueDictionary[Path, ModelTokenizer]" = WeakValueDictionary()
-_CONTROL = re.compile(r"<[|｜].+[|｜]>")  # tokens around messages, which GGUF files need not mark as special
+_CONTROL = re.compile(r"<[|｜].+>|<.+[|｜]>")  # tokens around messages, which files need not mark as special
 _MOST_PARTS = 1024  # of a text that are tokenized in one batch
 _COMPOSED = 4  # most bytes that a normalizer composes into one: NFC 9 into 3, NFKC 4 into 1
 
