@@ -287,5 +287,5 @@ def test_no_private_part_of_uvicorn_is_used_and_these_public_ones_are_there():
     ours = {node.attr for node in own}
     assert (ours | {*vars(BoundedProtocol)}) & {*theirs} - {*dir(object), "__module__"} == USED
     cycle = RequestResponseCycle(**{name: Mock() for name in inspect.signature(RequestResponseCycle).parameters})
-    assert {"response_started", "response_complete"} <= {*vars(cycle)}
+    assert {"response_started", "response_complete", "body", "disconnected", "message_event"} <= {*vars(cycle)}
     assert hasattr(FlowControl, "pause_reading")
