@@ -4,10 +4,10 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu.attention.plan import FIELDS
+from legato_engine.kernels.gpu.attention.sinks import with_sinks
 
 LANES = tl.constexpr(4)  # of a program
 _LEAST = tl.constexpr(-1e30)
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -63,7 +63,6 @@ def combine_parts(
         largest = larger
 
     token, head = (start + lane // GROUP).to(tl.int64), kv_head * GROUP + lane % GROUP
-    if sinks is not None:
-        total += tl.math.exp2(tl.load(sinks + head, mask=used, other=float("-inf")) * _LOG2_E - largest)
+    total = with_sinks(total, largest, sinks, head, used)
     target = out + (token * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
     tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=used[:, None] & (dim < DIM)[None, :])

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu.attention.plan import FIELDS
+from legato_engine.kernels.gpu.attention.sinks import with_sinks
 from legato_engine.kernels.gpu.float8 import decoded
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
 _LEAST = tl.constexpr(-1e30)  # before a lane has seen any score; finite, so that no two infinities are subtracted
 
 
@@ -144,7 +144,7 @@ def attend_items(
     queries,  # [tokens, heads, DIM]
     layer,  # [blocks, 2, kv_heads, BLOCK, DIM]
     kv_scales,  # [2, kv_heads] for e4m3, or None
-    sinks,  # [heads]: scores that only the sum of weights includes; or None
+    sinks,  # [heads], or None
     tables,  # [rows, ..]
     out,  # [tokens, heads, DIM]
     partials,  # [slots, kv_heads, TILE_M, PADDED]
@@ -175,10 +175,8 @@ def attend_items(
     row, first_lane, begin, end, slot, start, tokens, length = _item(items, item)
     if item >= tl.load(count):
         return
-
-    lane = first_lane + tl.arange(0, TILE_M)
+    lane, dim = first_lane + tl.arange(0, TILE_M), tl.arange(0, PADDED)
     token, head = lane // GROUP, kv_head * GROUP + lane % GROUP
-    dim = tl.arange(0, PADDED)
     real = (lane < tokens * GROUP)[:, None] & (dim < DIM)[None, :]
     at = (start + token).to(tl.int64)
     q = tl.load(queries + (at * token_stride + head * head_stride)[:, None] + dim[None, :], mask=real, other=0.0)
@@ -196,9 +194,7 @@ def attend_items(
     if kv_scales is not None:
         sums *= tl.load(kv_scales + tl.num_programs(0) + kv_head)
     if slot < 0:
-        if sinks is not None:  # the sum of a split row includes them once, when its parts are joined
-            sink = tl.load(sinks + head, mask=lane < tokens * GROUP, other=float("-inf"))
-            total += tl.math.exp2(sink * _LOG2_E - largest)
+        total = with_sinks(total, largest, sinks, head, lane < tokens * GROUP)  # of parts, when they are joined
         target = out + (at * out_token_stride + head * out_head_stride)[:, None] + dim[None, :]
         tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:

@@ -105,6 +105,54 @@ def _multiply_dequantized(
 
 
 @triton.jit
+def _multiply_codes(
+    from_x, x_scales, row, within, x_rows, from_expert, scaling, order, expert, n, inside, inputs, outputs, begin,
+    steps_of_split, unit_stride, output_stride, FORMAT: tl.constexpr, EVEN: tl.constexpr, TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+):  # fmt: skip
+    """x · weightᵀ for codes, over the `steps_of_split` units from `begin` on, or over all inputs with x in e4m3."""
+    STEP: tl.constexpr = 2 * FORMAT.UNIT if FORMAT.PAIRED else FORMAT.UNIT
+    end = tl.minimum(begin + steps_of_split, tl.cdiv(inputs, STEP))
+    base = expert * (tl.cdiv(inputs, FORMAT.GROUP) if FORMAT.GROUP else 1)
+    k = tl.arange(0, FORMAT.UNIT)
+    from_codes = from_expert + n.to(tl.int64)[:, None] * output_stride + k[None, :]
+    if order is not None:
+        order += expert * inputs
+    if x_scales is not None:
+        from_codes = from_expert + n.to(tl.int64)[None, :] * output_stride + k[:, None]
+        sums = multiply_codes_of_both(
+            from_x + k[None, :], x_scales, row, within, x_rows, from_codes, scaling.scale, base, n, inside, inputs,
+            outputs, FORMAT.UNIT, FORMAT.GROUP, TILE_M, TILE_N,
+        )  # fmt: skip
+    elif TILE_M <= _MOST_SCALED:
+        sums = multiply_units(
+            from_x, within[:, None], order, inputs, from_codes, scaling, base, n, inside, outputs, begin, end,
+            unit_stride, FORMAT, EVEN, TILE_M, TILE_N,
+        )  # fmt: skip
+    else:
+        sums = _multiply_dequantized(
+            from_x, within[:, None], order, inputs, from_codes, scaling, base, n, inside, outputs, begin, end,
+            unit_stride, FORMAT, EVEN, TILE_M, TILE_N,
+        )  # fmt: skip
+    return sums
+
+
+@triton.jit
+def _store(
+    to, sums, within, column, n, inside, outputs, ACTIVATION: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr
+):
+    """Stores sums, or the activations of gates and ups that alternate in them; `to` [TILE_M, 1] points to rows."""
+    dtype = to.dtype.element_ty
+    if ACTIVATION:
+        gate, up = tl.split(tl.reshape(sums, [TILE_M, TILE_N // 2, 2]))
+        at = column * (TILE_N // 2) + tl.arange(0, TILE_N // 2)
+        activated = _activate(gate, up, ACTIVATION).to(dtype)
+        tl.store(to + at[None, :], activated, mask=within & (at < outputs // 2)[None, :])
+    else:
+        tl.store(to + n[None, :], sums.to(dtype), mask=within & inside[None, :])
+
+
+@triton.jit
 def _tile(most_blocks, columns):
     """The block and the tile of outputs of a program: bands of blocks, and in each, tile by tile."""
     band, place = tl.program_id(0) // (_BAND * columns), tl.program_id(0) % (_BAND * columns)
@@ -160,40 +208,15 @@ def _multiply_experts(
         from_weights = from_expert + n.to(tl.int64)[None, :] * output_stride
         sums = _multiply_dense(from_x, within, inputs, from_weights, inside, first, end, EVEN, TILE_M, TILE_N, TILE_K)
     else:
-        STEP: tl.constexpr = 2 * FORMAT.UNIT if FORMAT.PAIRED else FORMAT.UNIT
-        end = tl.minimum(begin + steps_of_split, tl.cdiv(inputs, STEP))
-        base = expert * (tl.cdiv(inputs, FORMAT.GROUP) if FORMAT.GROUP else 1)
-        k = tl.arange(0, FORMAT.UNIT)
-        from_codes = from_expert + n.to(tl.int64)[:, None] * output_stride + k[None, :]
-        if order is not None:
-            order += expert * inputs
-        if x_scales is not None:
-            from_codes = from_expert + n.to(tl.int64)[None, :] * output_stride + k[:, None]
-            sums = multiply_codes_of_both(
-                from_x + k[None, :], x_scales, row, lane < rows, x_rows, from_codes, scaling.scale, base, n, inside,
-                inputs, outputs, FORMAT.UNIT, FORMAT.GROUP, TILE_M, TILE_N,
-            )  # fmt: skip
-        elif TILE_M <= _MOST_SCALED:
-            sums = multiply_units(
-                from_x, within, order, inputs, from_codes, scaling, base, n, inside, outputs, begin, end, unit_stride,
-                FORMAT, EVEN, TILE_M, TILE_N,
-            )  # fmt: skip
-        else:
-            sums = _multiply_dequantized(
-                from_x, within, order, inputs, from_codes, scaling, base, n, inside, outputs, begin, end, unit_stride,
-                FORMAT, EVEN, TILE_M, TILE_N,
-            )  # fmt: skip
+        sums = _multiply_codes(
+            from_x, x_scales, row, lane < rows, x_rows, from_expert, scaling, order, expert, n, inside, inputs, outputs,
+            begin, steps_of_split, unit_stride, output_stride, FORMAT, EVEN, TILE_M, TILE_N,
+        )  # fmt: skip
     if bias is not None:
         once = inside & (tl.program_id(1) == 0)
         sums += tl.load(bias + expert * outputs + n, mask=once, other=0.0).to(tl.float32)[None, :]
     to = out + tl.program_id(1).to(tl.int64) * split_stride + pair.to(tl.int64)[:, None] * out_stride
-    if ACTIVATION:
-        gate, up = tl.split(tl.reshape(sums, [TILE_M, TILE_N // 2, 2]))
-        at = column * (TILE_N // 2) + tl.arange(0, TILE_N // 2)
-        activated = _activate(gate, up, ACTIVATION).to(out.dtype.element_ty)
-        tl.store(to + at[None, :], activated, mask=within & (at < outputs // 2)[None, :])
-    else:
-        tl.store(to + n[None, :], sums.to(out.dtype.element_ty), mask=within & inside[None, :])
+    _store(to, sums, within, column, n, inside, outputs, ACTIVATION, TILE_M, TILE_N)
 
 
 def product_splits(weights: ExpertWeights, most_blocks: int, processors: int, config: Configuration) -> int:
@@ -217,12 +240,12 @@ def multiply(
 
     x [rows, inputs], out [splits, pairs, outputs], neighbours in a row contiguous; x may be in FP8 with the groups of
     the weights. With an activation, out has half of the outputs. Sums of several splits are added later, so there is no
-    activation then. Tiles: TILE_M as `blocks.rows`, TILE_N, and TILE_K inputs of a dense weight.
+    activation then, and x is not in FP8. Tiles: TILE_M as `blocks.rows`, TILE_N, and TILE_K inputs of a dense weight.
     """
     weights, tiles, count = product.weights, config.tiles, len(out)
     numbers, x_scales = (x.codes, x.scales) if isinstance(x, Float8Rows) else (x, None)
     assert tiles["TILE_M"] == blocks.rows
-    assert count == 1 or product.gating is None
+    assert count == 1 or (product.gating is None and x_scales is None)
     if isinstance(weights, DenseExperts):
         given, scales, order, form, step = weights.weights, None, None, None, tiles["TILE_K"]
         strides = given.stride(0), 0, given.stride(1)

@@ -11,7 +11,7 @@ from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.experts.arrange import MOST_SPANS, TOKENS, PairBlocks, arrange, arrange_alone
 from legato_engine.kernels.routing import ExpertRouting, Scoring
 
-_LEAST = tl.constexpr(-3e38)  # above what marks experts that cannot be chosen
+_LEAST = tl.constexpr(-3e38)  # above -inf, which marks experts that cannot be chosen
 MOST_SPLITS = 8  # of the inputs of a router
 _LEAST_INPUTS = 128  # of a split
 FEW = 64  # tokens whose product with a router leaves a chip idle without more splits
@@ -19,7 +19,7 @@ FEW = 64  # tokens whose product with a router leaves a chip idle without more s
 
 @dataclass(frozen=True, slots=True)
 class RouterColumns:
-    """What chooses experts: a column for each, and one more for the weight of a shared expert, if it has one."""
+    """The router: a column for each expert, and one more if a shared expert has a weight."""
 
     weight: torch.Tensor  # [columns, hidden], of the activations' dtype or float32
     bias: torch.Tensor | None  # float32 [experts]
@@ -93,6 +93,18 @@ def _logits(scores, bias, token, column, within, real, tokens, COLUMNS: tl.const
     if bias is not None:
         logits += tl.load(bias + column, mask=real, other=0.0)[None, :]
     return logits
+
+
+@triton.jit
+def _scores(logits, real, SIGMOID: tl.constexpr):
+    """The sigmoids or softmaxes of logits [TOKENS, WIDTH]."""
+    if SIGMOID:
+        scores = 1 / (1 + tl.exp(-logits))
+    else:
+        logits = tl.where(real[None, :], logits, float("-inf"))
+        scores = tl.exp(logits - tl.max(logits, 1)[:, None])
+        scores /= tl.sum(scores, 1)[:, None]
+    return scores
 
 
 @triton.jit
@@ -178,12 +190,7 @@ def _route(
         token = (tl.program_id(0) * tiles_of_span + tile) * TOKENS + tl.arange(0, TOKENS)
         within = token < present
         logits = _logits(scores, bias, token, column, within, real, tokens, COLUMNS, SPLITS)
-        if SIGMOID:
-            all_scores = 1 / (1 + tl.exp(-logits))
-        else:
-            logits = tl.where(real[None, :], logits, float("-inf"))
-            all_scores = tl.exp(logits - tl.max(logits, 1)[:, None])
-            all_scores /= tl.sum(all_scores, 1)[:, None]
+        all_scores = _scores(logits, real, SIGMOID)
         ranks = _ranks(all_scores, correction, column, real, EXPERTS, GROUPS, ACTIVE_GROUPS)
         chosen, values, places = _choose(ranks, all_scores, column, ACTIVE, SLOTS)
         if NORMALIZE:
