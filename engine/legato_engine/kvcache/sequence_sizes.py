@@ -32,7 +32,7 @@ class SequenceSizes:
 
     @property
     def _most_tokens(self) -> int:
-        """Positions after a window that a table may hold: of a chunk, or what a hand-off reserves."""
+        """The most positions after a window in a table: of a chunk, or those that a hand-off reserves."""
         return max(self.chunk_tokens, 2 * self.block_size)
 
     def largest(self, blocks: int) -> int:

@@ -13,6 +13,7 @@ from legato_engine.backends.cuda.expert_weights import Names
 from legato_engine.backends.cuda.float8 import Float8Activations
 from legato_engine.backends.cuda.layers import CudaActivation, CudaLinear
 from legato_engine.backends.cuda.linear import ProductMemory
+from legato_engine.backends.cuda.products import EXPERTS
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer, Workspace
 from legato_engine.kernels.gpu.configurations import Configuration, choose
@@ -36,7 +37,8 @@ from legato_engine.layers.experts import ExpertsShape
 from legato_engine.weights.checkpoint import Checkpoint
 
 _ROWS = (16, 32, 64, 128)  # of a block of pairs
-_MOST_WIDE = 32  # rows of a block that is never multiplied with activations in FP8
+# Rows of a block that is never multiplied with activations in FP8.
+_MOST_WIDE = next(product.most_rows for product in EXPERTS if product.fp8)
 
 
 class ExpertMemory:
@@ -113,7 +115,7 @@ class ExpertMemory:
         return self._given_to(weights).take(x) if _quantizes(rows, weights) else x
 
     def given_inner(self, inner: torch.Tensor, rows: int, weights: ExpertWeights) -> torch.Tensor | Float8Rows:
-        """The same of activations between the products, [pairs, inner]."""
+        """As `given`, for activations between the products, [pairs, inner]."""
         if not _quantizes(rows, weights):
             return inner
         codes, scales = (buffer.take(len(inner) // self._shape.routing.active) for buffer in self._rounded(weights))

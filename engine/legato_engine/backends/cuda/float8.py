@@ -23,7 +23,7 @@ class Float8Activations:
         self._most_rows = most_rows
         self._configuration = choose("quantize_rows", {}, device.chip)
         self._codes = workspace.buffer(f"FP8 in groups of {group}", width, torch.float8_e4m3fn)
-        self._scales = workspace.buffer(f"FP8 scales of {width}", -(-width // group), torch.float32)
+        self._scales = workspace.buffer(f"FP8 scales of {width} by {group}", -(-width // group), torch.float32)
         self._quantized: torch.Tensor | None = None  # the tensor whose FP8 form is in memory
         self.fusible = group >= width or (group <= _LARGEST_GROUP and group.bit_count() == 1)
 

@@ -60,9 +60,7 @@ class CodeMatrix:
     """A weight [outputs, inputs] = scale · (code - zero) + minimum."""
 
     kind: CodeKind
-    codes: (
-        torch.Tensor
-    )  # 4 bits: uint8 [pairs of units, outputs, unit]; else int8, or uint8 of FLOAT8, [outputs, inputs]
+    codes: torch.Tensor  # 4 bits: uint8 [pairs of units, outputs, unit]; else int8, or uint8 (FLOAT8) [outputs, inputs]
     outputs: int
     inputs: int
     group: int  # inputs that share a scale; the last group may have fewer
