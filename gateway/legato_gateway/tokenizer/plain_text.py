@@ -4,10 +4,10 @@ Otherwise a document could end the user's turn and begin one of the system. A cu
 template copies with it, splits the prompt into parts that are tokenized separately.
 """
 
+import heapq
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from legato_gateway.tokenizer.chat_template import UnreadArguments, WrittenArguments
@@ -29,8 +29,8 @@ class SpecialTexts:
                 at = at.setdefault(char, {})
             at[""] = {}
         self._pattern = re.compile(_pattern(tree)) if tree else None
-        around = [(open, close) for open, close in _AROUND if any(text.startswith(open) for text in several)]
-        self._around = around or [("", "")]
+        self._around = [pair for pair in _AROUND if any(text.startswith(pair[0]) for text in several)]
+        self._longest = max(map(len, several), default=0)
 
     def plain(self, value: Any, cut: str, allowed: Collection[str] = ()) -> Any:
         """Returns a JSON value with a cut in each special text, except for `allowed` ones."""
@@ -44,15 +44,26 @@ class SpecialTexts:
         return [self.plain(each, cut, allowed) for each in value] if isinstance(value, list) else value
 
     def _plain_text(self, text: str, cut: str, allowed: Collection[str]) -> str:
-        """Returns a text with cuts. Some also break special texts that begin or end with the template's brackets."""
         if self._pattern is None:
             return text
-        places = {
-            max(at - len(open), 0)
-            for open, close in self._around
-            for at in _cuts(self._pattern, f"{open}{text}{close}", allowed)
-        }
-        return cut.join(text[begin:end] for begin, end in pairwise((0, *sorted(places), len(text)))) if places else text
+        parts, done = list[str](), 0
+        for at in heapq.merge(_cuts(self._pattern, text, allowed), self._edges(self._pattern, text, allowed)):
+            if at > done or not parts:
+                parts.append(text[done:at])
+                done = at
+        return cut.join([*parts, text[done:]])
+
+    def _edges(self, pattern: re.Pattern[str], text: str, allowed: Collection[str]) -> list[int]:
+        """Returns places of cuts in special texts that begin before this text or end after it, by brackets."""
+        begins = {0, max(len(text) - self._longest, 0)}
+        return sorted(
+            {
+                max(begin + at - len(open), 0)
+                for open, close in self._around
+                for begin in begins
+                for at in _cuts(pattern, f"{open}{text[begin : begin + self._longest]}{close}", allowed)
+            }
+        )
 
 
 class PlainText:
