@@ -22,8 +22,11 @@ def of(
     A repository (OWNER/NAME, with a GGUF file's tag or name, at a commit or its newest one) is downloaded. If the empty
     folder `outlines` is given, the model is only outlined there. Raises ModelUnavailable.
     """
-    source, name, path = _local(text, progress, environ) or _of_hub(text, progress, outlines)
+    local = _local(text, progress, environ)
+    source, name, path = local or _of_hub(text, progress, outlines)
     _check(text, path)
+    if local and path.is_dir() and not (file := path / "tokenizer.json").is_file():
+        raise model.ModelUnavailable(f"model {text!r}: {file}: no such file; a model folder needs its tokenizer there")
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.INFERENCE_SERVICE,
@@ -79,9 +82,12 @@ def _of_hub(text: str, progress: Progress, outlines: Path | None) -> tuple[dict[
             f"of the Hugging Face hub as OWNER/NAME, OWNER/NAME:Q4_K_M, OWNER/NAME:FILE.gguf or OWNER/NAME@COMMIT, and "
             f"{known}"
         )
-    if outlines is not None:
-        path = hub_model.outline(name, outlines, progress)
-    else:
-        path = hub_model.fetch(name, progress, partial(_check, text))
+    try:
+        if outlines is not None:
+            path = hub_model.outline(name, outlines, progress)
+        else:
+            path = hub_model.fetch(name, progress, partial(_check, text))
+    except model.ModelAway as error:
+        raise model.ModelAway(f"{error}; there is no file or folder {text!r} here, either") from None
     served = gguf_parts.model_name(path.name) if path.is_file() else name.repo.rpartition("/")[2]
     return {"path": str(path)}, served, path

@@ -11,6 +11,7 @@ import sys
 
 import local_services
 import pytest
+import quantized_folders
 import yaml
 from local_services import BUILTIN, DEMO, manifest, operations
 
@@ -109,6 +110,13 @@ def test_what_cannot_be_served_ends_with_2_and_leaves_nothing(words, text, messa
     assert code == 2
     assert message.replace("PORT", port) in err
     assert list(tmp_path.iterdir()) == [tmp_path / "m.yaml"]
+
+
+def test_a_model_folder_without_a_tokenizer_is_refused_before_anything_starts(tmp_path, legato):
+    quantized_folders.write(tmp_path / "m", quantized_folders.KINDS["float-quantized, channel"])
+    (tmp_path / "m" / "tokenizer.json").unlink(missing_ok=True)
+    code, out, err = legato("up", tmp_path / "m", "--port", 0)
+    assert (code, out, f"{tmp_path / 'm' / 'tokenizer.json'}: no such file" in err) == (2, "", True)
 
 
 def test_relative_paths_begin_at_the_manifest_wherever_legato_was_started(tmp_path, monkeypatch):

@@ -59,6 +59,7 @@ def test_only_the_chosen_file_is_downloaded_and_while_the_hub_is_away_served_aga
     assert (made["spec"]["model"]["servedName"], downloaded(folder)) == (served, set(file))
     server.refusal = (503, "")
     assert legato("up", REPO + choice, "--print")[:2] == (0, out)
+    assert "no file or folder 'models/other' here" in legato("up", "models/other", "--print")[2]
 
 
 def test_files_in_the_library_s_own_cache_are_served_while_the_hub_is_away(server, files, tmp_path, monkeypatch):
