@@ -87,8 +87,9 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     arena, backend = SimpleNamespace(num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
     silent = dict.fromkeys(("quantized", "products", "weights_fallback"), lambda weights: "")
     chosen: Any = SimpleNamespace(name="float32", fallback="", **silent)
-    weights, sizes = SimpleNamespace(fingerprint="weights"), ChosenSizes(0, 100, 64)
-    plan = RunnerPlan(cast(Any, weights), chosen, cast(Any, None), sizes)
+    config = SimpleNamespace(max_length=100)
+    weights, sizes = SimpleNamespace(fingerprint="weights", config=config), ChosenSizes(0, 100, 64)
+    plan = RunnerPlan(cast(Any, weights), chosen, cast(Any, SimpleNamespace(windows=())), sizes)
     runner = Runner(plan, cast(Any, model), cast(Any, backend), cast(Any, arena))
     runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
     assert len(released) == 1

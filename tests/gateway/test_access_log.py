@@ -5,6 +5,7 @@ import json
 
 import pytest
 from tests.support import asgi
+from waiting import until
 
 from legato_gateway import access_log
 from legato_gateway.access_log import AccessEntry
@@ -59,15 +60,14 @@ async def test_what_is_refused_has_its_status(gateway):
     assert [(entry.path, entry.status) for entry in gateway.entries] == expected
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize(("policy", "status"), [(StreamPolicy(keep_alive=0.001), 200), (StreamPolicy(), 503)])
 async def test_a_refused_request_has_its_drop_reason_also_if_its_stream_had_begun(make, policy, status):
     gateway = make(policy)
-    hangs = gateway.gate()
+    hangs, client = gateway.gate(), asgi.Sender(b'{"model": "tiny", "prompt": "hi", "stream": true}')
     gateway.script(hangs, Overloaded("full", reason="no_worker"))
-    asked = asyncio.create_task(gateway.complete(stream=True))
+    asked = asyncio.create_task(client.run(gateway.app))
     await hangs.reached.wait()
-    await asyncio.sleep(0.05)
+    await until(lambda: status == 503 or client.sent)
     hangs.set()
     await asked
     assert [(entry.status, entry.drop_reason) for entry in gateway.entries] == [(status, "no_worker")]
