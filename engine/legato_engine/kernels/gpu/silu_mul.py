@@ -26,35 +26,18 @@ def _gated(gate_up, column, inside, out, INNER: tl.constexpr, GELU: tl.constexpr
     return (activated * up).to(out.dtype.element_ty)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _silu_mul(
     gate_up,  # [rows, 2 · INNER]
     out,  # [rows, INNER]
-    gate_up_stride,
-    out_stride,
-    INNER: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GELU: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = column < INNER
-    result = _gated(gate_up + row * gate_up_stride, column, inside, out, INNER, GELU)
-    tl.store(out + row * out_stride + column, result, mask=inside)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _silu_mul_groups(
-    gate_up,  # [rows, 2 · INNER]
-    out,  # [rows, INNER]
-    codes,  # e4m3 [rows, INNER]
-    scales,  # [groups, rows]
+    codes,  # e4m3 [rows, INNER], or None
+    scales,  # [groups, rows], or None
     rows,
     gate_up_stride,
     out_stride,
     INNER: tl.constexpr,
     WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,  # divides WIDTH
+    GROUP: tl.constexpr,  # numbers with a scale; divides WIDTH
     GELU: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -62,10 +45,11 @@ def _silu_mul_groups(
     inside = column < INNER
     result = _gated(gate_up + row * gate_up_stride, column, inside, out, INNER, GELU)
     tl.store(out + row * out_stride + column, result, mask=inside)
-    rounded, scale = quantized(tl.reshape(result.to(tl.float32), [WIDTH // GROUP, GROUP]), 1)
-    tl.store(codes + row * INNER + column, tl.reshape(rounded, [WIDTH]), mask=inside)
-    group = tl.program_id(1) * (WIDTH // GROUP) + tl.arange(0, WIDTH // GROUP)
-    tl.store(scales + group * rows + row, scale, mask=group * GROUP < INNER)
+    if codes is not None:
+        rounded, scale = quantized(tl.reshape(result.to(tl.float32), [WIDTH // GROUP, GROUP]), 1)
+        tl.store(codes + row * INNER + column, tl.reshape(rounded, [WIDTH]), mask=inside)
+        group = tl.program_id(1) * (WIDTH // GROUP) + tl.arange(0, WIDTH // GROUP)
+        tl.store(scales + group * rows + row, scale, mask=group * GROUP < INNER)
 
 
 @triton.jit
@@ -118,18 +102,14 @@ def gelu_mul(
 def _launch(
     gate_up: torch.Tensor, out: torch.Tensor, config: Configuration, rounded: Float8Rows | None, gelu: bool
 ) -> None:
-    rows, inner = out.shape
-    grid, strides = (rows, triton.cdiv(inner, config.tiles["WIDTH"])), (gate_up.stride(0), out.stride(0))
-    if rounded is None:
-        _silu_mul[grid](gate_up, out, *strides, INNER=inner, GELU=gelu, **config.options)
-        return
-    codes, scales, group = rounded
-    if group >= inner:
+    (rows, inner), strides, width = out.shape, (gate_up.stride(0), out.stride(0)), config.tiles["WIDTH"]
+    codes, scales, group = (None, None, width) if rounded is None else rounded
+    if rounded is not None and group >= inner:
         _silu_mul_row[(rows,)](
-            gate_up, out, codes, scales, *strides, INNER=inner, WIDTH=_WIDTHS_OF_A_ROW * config.tiles["WIDTH"],
+            gate_up, out, codes, scales, *strides, INNER=inner, WIDTH=_WIDTHS_OF_A_ROW * width,
             GELU=gelu, num_warps=2 * config.warps, num_stages=config.stages,
         )  # fmt: skip
-    else:
-        _silu_mul_groups[grid](
-            gate_up, out, codes, scales, rows, *strides, INNER=inner, GROUP=group, GELU=gelu, **config.options
-        )
+        return
+    _silu_mul[(rows, triton.cdiv(inner, width))](
+        gate_up, out, codes, scales, rows, *strides, INNER=inner, GROUP=group, GELU=gelu, **config.options
+    )
