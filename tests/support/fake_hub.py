@@ -117,7 +117,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.hub.sent += len(content)
-            self.wfile.write(content)
+            with contextlib.suppress(ConnectionError):  # a download that was killed
+                self.wfile.write(content)
             self.close_connection |= len(content) < length  # the line breaks
 
     def log_message(self, *_):

@@ -280,7 +280,7 @@ USED = {  # of uvicorn's protocol
 
 
 def test_no_private_part_of_uvicorn_is_used_and_these_public_ones_are_there():
-    """When a version of uvicorn lacks one, or takes a private name of ours, this fails instead of a gateway."""
+    """When a version of uvicorn lacks one, or takes a private name that we use, this fails instead of a gateway."""
     theirs = dir(HttpToolsProtocol(uvicorn.Config(names, log_config=None), ServerState(), {}, Mock()))
     nodes = ast.walk(ast.parse(inspect.getsource(BoundedProtocol)))
     own = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "super()")]
