@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
+import emitted
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -162,7 +163,7 @@ def test_docs_know_every_metric_of_a_process(heading, metrics):
 
 def test_docs_know_every_metric_of_a_worker():
     source = Path(worker_metrics.__file__).read_text()
-    metrics = worker_metrics.WorkerMetrics()
+    metrics = emitted.worker()
     metrics.exposition(CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), CoreTotals(), True), ready=True, gateways=0)
     exposed = {metric.name for metric in metrics.families()} | set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
     assert _rows("metrics.md", "Worker") == exposed

@@ -12,7 +12,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 PROCESSES = ("gateway", "worker", "operator")
 BOUNDED = {"cause", "error", "finish", "kind", "le", "outcome", "reason", "result", "verb", "what"}  # words of the code
-OBJECTS = {"by", "direction", "namespace", "objective", "pool", "service", "status", "tenant", "type", "worker"}
+OBJECTS = {
+    "by",
+    "direction",
+    "gpu",
+    "namespace",
+    "objective",
+    "pool",
+    "service",
+    "status",
+    "tenant",
+    "type",
+    "worker",
+    "xid",
+}
 BASE_UNITS = re.compile(r"_(ms|milliseconds|minutes|hours|kilobytes|mib|percent|perc)(_|$)")
 
 

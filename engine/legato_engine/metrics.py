@@ -8,6 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals
+from legato_engine.gpus import families as gpus
+from legato_engine.gpus.watch import GpuSource, NoGpus
 from legato_protocol.wire.load import Load
 
 REFUSALS = (
@@ -55,7 +57,8 @@ _COUNTERS = {
 class WorkerMetrics:
     """The metrics of one worker, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: GpuSource | None = None) -> None:
+        self._gpus = gpus or NoGpus()
         self.registry = CollectorRegistry()
         self._refused = Counter(
             "legato_worker_refused_frames", "Frames and connections refused.", ["reason"], registry=self.registry
@@ -79,8 +82,10 @@ class WorkerMetrics:
         assert reason in REFUSALS
         self._refused.labels(reason).inc()
 
-    def on_core_started(self) -> None:
+    def on_core_started(self, gpus: tuple[str, ...] = ()) -> None:
+        """A core serves, on these GPUs."""
         self._starts += 1
+        self._gpus.follow(gpus)
 
     def on_core_ended(self, last: CoreStatus | None) -> None:
         """Keeps the counts of a core that has ended."""
@@ -153,7 +158,8 @@ class WorkerMetrics:
             gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
-        return [*families, self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
+        families += [self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
+        return [*families, *gpus.families(self._gpus.readings)]
 
     def _batches(self, totals: CoreTotals) -> tuple[int, ...]:
         """Number of steps by bucket of decoded rows, over all restarts."""

@@ -88,6 +88,7 @@ def _ready(hello: Hello, model: LoadedModel, carrier: HandoffLink | None, catalo
         "; ".join(filter(None, fallbacks)),
         carrier.reason if carrier else "",
         carrier is not None and carrier.fallback,
+        model.gpus,
     )
 
 

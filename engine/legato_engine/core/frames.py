@@ -78,6 +78,7 @@ class Ready(Message, tag="ready", frozen=True):
     fallback: str = ""  # why something slower replaces kernels for this device
     transport_reason: str = ""  # why hand-offs do not use a transport preferred to the one in `hello`
     transport_fallback: bool = False  # the transport is worse than the settings asked for, or than the devices promise
+    gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that compute
 
 
 class Beat(Message, tag="beat", frozen=True):

@@ -31,6 +31,11 @@ def gpu(name: str) -> Device | None:
     return Cuda(torch.device(name))
 
 
+def gpu_uuids(name: str) -> tuple[str, ...]:
+    """UUIDs of the GPUs of a device that `gpu` returned; none for the processor."""
+    return () if name == "cpu" else (str(torch.cuda.get_device_properties(torch.device(name)).uuid),)
+
+
 def make(checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, report: Progress) -> Backend:
     """The backend that computes in these formats, with the weights loaded. `room` is the largest step; its blocks hold
     the longest sequence."""

@@ -79,4 +79,5 @@ class LoadedModel:
     max_length: int
     max_running: int
     adapters: tuple[OfferedAdapter, ...] = ()
+    gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that compute
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError

@@ -11,7 +11,7 @@ from legato_engine.adapters.folder import AdapterFolder, Projections, open_adapt
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
-from legato_engine.runner import population
+from legato_engine.runner import backends, population
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
@@ -47,6 +47,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         runner.max_length,
         runner.max_running,
         tuple(offered),
+        backends.gpu_uuids(settings.device),
         open_listed,
     )
 

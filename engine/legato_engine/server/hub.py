@@ -91,7 +91,7 @@ class Hub:
             queue.put(hello)
         for queue in self._listeners:
             queue.put(*self.core.stored.snapshot())
-        self.metrics.on_core_started()
+        self.metrics.on_core_started(ready.gpus)
         self._wake()
 
     def core_reported(self, report: IterationReport) -> None:

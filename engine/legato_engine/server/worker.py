@@ -5,13 +5,15 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from legato_engine.errors import EngineError
+from legato_engine.gpus.interface import GpuMonitor
+from legato_engine.gpus.watch import GpuWatch
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import apps, listen
 from legato_engine.server.connections import GatewayConnections
@@ -51,7 +53,8 @@ class WorkerServer:
         self._flushing = False
         self._tracing = _tracing(settings, log)
         spans = PhaseSpans(self._tracing, settings.name, settings.role) if self._tracing is not None else None
-        self.hub = Hub(WorkerMetrics(), self._wake, spans)
+        self._gpus = GpuWatch(_open_gpus, partial(log, "WARNING"))
+        self.hub = Hub(WorkerMetrics(self._gpus), self._wake, spans)
         self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
         self._tls = _internal_tls(settings.internal_tls_folder)
         self._handoff_tls = _handoff_tls(settings)
@@ -76,6 +79,7 @@ class WorkerServer:
         try:
             await self._until_stopped()
         finally:
+            self._gpus.close()
             for task in following:
                 task.cancel()
             for server, _ in servers.values():
@@ -224,6 +228,13 @@ def _tracing(settings: WorkerSettings, log: Log) -> "Tracing | None":
     from legato_telemetry.spans import Tracing
 
     return Tracing("legato-worker", settings.name, lambda message: log("WARNING", message))
+
+
+def _open_gpus(uuids: Sequence[str]) -> GpuMonitor:
+    """Raises GpuUnreadable."""
+    from legato_engine.gpus import nvml  # only workers with GPUs import it
+
+    return nvml.open_monitor(uuids)
 
 
 async def _in_thread(work: Callable[[], Path]) -> Path:

@@ -1,0 +1,1 @@
+"""Health and load of the GPUs that a worker computes on, read by its server process."""
