@@ -56,7 +56,6 @@ RETIRED_PATTERNS = [(re.compile(rf"(?<![\w-])({words})(?![\w-])"), use) for word
 RETIRED_NAMES = {"found": "the noun: row, match, worker", "told": "reported", "wished": "desired"}
 TURN = re.compile(r"(?<![\w-])[Tt]urns?(?![\w-])")
 TURN_PATHS = re.compile(r"^(gateway|tests|e2e|cli/legato_cli/(chat|bench)|grammar|benchmarks)\b")
-API_FIELD = re.compile(r"""\[?["'](\.status\.)?[Ww]ish["']\]?|wish/ready|`WISH`""")  # a status field, which users see
 DATE = re.compile(r"(?<![`=\w])20\d\d-\d\d-\d\d\b")
 LINK_TARGET = re.compile(r"(?<=\])\([^)\s]*\)")  # of Markdown
 
@@ -90,7 +89,7 @@ def word_faults(path: str, source: str) -> Iterator[str]:
     seen = set()
     for line, text in texts(source):
         for pattern, use in RETIRED_PATTERNS:
-            for match in pattern.finditer(API_FIELD.sub("", text).lower()):
+            for match in pattern.finditer(text.lower()):
                 if (line, match[0]) not in seen:
                     seen.add((line, match[0]))
                     yield f"{path}:{line}: {match[0]!r} is a retired word: {use}"
@@ -151,7 +150,7 @@ def doc_faults() -> Iterator[str]:
             if file in undated and DATE.search(text):
                 yield f"{path}:{line}: a date: figures and their dates belong in benchmarks/"
             for pattern, use in RETIRED_PATTERNS:
-                for match in pattern.finditer(API_FIELD.sub("", text).lower()):
+                for match in pattern.finditer(text.lower()):
                     yield f"{path}:{line}: {match[0]!r} is a retired word: {use}"
 
 

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 def admission(settings: GatewaySettings, keys: KeyFile | None) -> Admission:
     return Admission(
         AdmissionLimits(
-            max_held=settings.max_queued_requests,
-            max_held_tokens=settings.max_queued_tokens,
+            max_queued=settings.max_queued_requests,
+            max_queued_tokens=settings.max_queued_tokens,
             objectives=_objectives(settings),
             quotas=Quotas(dict(settings.tenant_quotas), keys),
         )

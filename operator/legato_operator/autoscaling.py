@@ -164,7 +164,7 @@ def acts(observed: Observed) -> bool:
 
 def _is_woken(observed: Observed) -> bool:
     """True if a request is queued in a service at zero, which then need not wait for the next poll."""
-    held = any(pod.report.held_requests for pod in observed.pods if pod.report is not None)
+    held = any(pod.report.queued_requests for pod in observed.pods if pod.report is not None)
     return held and observed.at_zero and acts(observed)
 
 
@@ -208,7 +208,7 @@ def _status(
 
 def _is_current(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
     if before is None or any(
-        before.get(key) != now.get(key) for key in ("current", "wish", "allowed", "cappedBy", "missing")
+        before.get(key) != now.get(key) for key in ("current", "recommended", "allowed", "cappedBy", "missing")
     ):
         return False
     if all(before.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):

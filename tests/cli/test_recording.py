@@ -65,7 +65,7 @@ def _broken(path, value):
         (("version", 2), "version"),
         (("signals.workers.0.pool", "both"), "Invalid enum value 'both'"),
         (("signals.workers.0.age", -1), r"not a valid number: -1 .* at signals.workers\[0\].age"),
-        (("signals.traffic.held", 10**16), "not a valid number: 1e"),
+        (("signals.traffic.queued", 10**16), "not a valid number: 1e"),
         (("signals.traffic.seconds", 0), "seconds and recent_seconds must be above 0"),
         (("signals.traffic.recent_seconds", 0), "seconds and recent_seconds must be above 0"),
         (("desired", {}), "the same pools"),
@@ -83,7 +83,7 @@ def test_a_line_that_is_not_a_round_is_refused_with_the_reason(line, message):
 def _report(requests):
     arrivals = (LengthBucket(64, requests, 100 * requests),) if requests else ()
     known = {"uptime": 1e6, "outputs": (), "output_squares": 0.0, "head_wait": {}, "waiting": (), "workers": ()}
-    queued = dict.fromkeys(("held_requests", "held_tokens", "held_prompt_tokens"), 0)
+    queued = dict.fromkeys(("queued_requests", "queued_tokens", "queued_prompt_tokens"), 0)
     return DemandReport(gateway="g", arrivals=arrivals, refused={}, **known, **queued)
 
 

@@ -97,7 +97,7 @@ def test_the_same_input_gives_the_same_bytes(files, simulate, replay):
 def test_results_and_timelines_are_written_as_json_and_html(files, results):
     (result,) = results("--html", "out.html")
     assert (result["scaler"], result["workload"], result["offered"], result["finished"]) == ("legato", "chat", 200, 200)
-    assert {"at", "queue_tokens", "kv_usage", "wish", "ready"} <= result["timeline"][0].keys()
+    assert {"at", "queue_tokens", "kv_usage", "desired", "ready"} <= result["timeline"][0].keys()
     assert (files / "out.html").read_text().startswith("<!DOCTYPE html>")
 
 
@@ -176,7 +176,7 @@ def test_a_recording_is_replayed_and_differences_are_listed(files, replay):
     assert "GPU-hours: 0.03 recorded, 0.02 replayed" in out
     written = json.loads((files / "out.json").read_text())
     assert written["pools"]["prefill"]["most"] == 2
-    assert [each["wish"] for each in written["changes"]] == [2]
+    assert [each["recommended"] for each in written["changes"]] == [2]
     assert written["timeline"][-1]["replayed"] == {"prefill": 2, "decode": 1}
     assert "What a replay cannot show" in (files / "out.html").read_text()
 

@@ -104,7 +104,7 @@ def test_what_limits_of_both_pools_leave_of_a_wish_is_told_with_the_decision(loo
     (record,) = scaled.status["records"]
     reported = scaled.status["pools"]["prefill"]
     assert reported == {name: value for name, value in record.items() if name != "pool"}
-    assert (reported["wish"], reported.get("allowed"), reported["cappedBy"]) == (4, allowed, by)
+    assert (reported["recommended"], reported.get("allowed"), reported["cappedBy"]) == (4, allowed, by)
     if allowed:
         assert reported["change"] == f"has more than {allowed} only when {by} allows it: 4 are desired"
     assert scaled.actions[0].item["spec"] == {"replicas": 4}
@@ -114,14 +114,14 @@ def test_a_pool_that_the_ratio_makes_larger_than_its_wish_is_told(look):
     decode = look(known=IDLE, spec={"scaling": {"prefill": {"min": 4}, "maxPrefillPerDecode": 2}}).status["pools"][
         "decode"
     ]
-    assert (decode["wish"], decode["allowed"]) == (1, 2)
+    assert (decode["recommended"], decode["allowed"]) == (1, 2)
     assert decode["change"].startswith("has fewer than 2 only when scaling.prefill.min")
 
 
 def test_advisory_decides_and_changes_nothing(look):
     scaled = look(mode="Advisory")
     assert (scaled.actions, scaled.news, scaled.status["records"]) == ((), (), [])
-    assert scaled.status["pools"]["prefill"]["wish"] == 4
+    assert scaled.status["pools"]["prefill"]["recommended"] == 4
     assert scaled.condition.reason == conditions.ADVISORY
 
 
@@ -134,7 +134,7 @@ def test_nobody_scales_a_service_that_others_scale_or_that_ends(look, changes):
 
 def _holding(requests):
     """A gateway that has queued that many requests."""
-    held = {"held_requests": requests, "held_tokens": 10 * requests, "held_prompt_tokens": 10 * requests}
+    held = {"queued_requests": requests, "queued_tokens": 10 * requests, "queued_prompt_tokens": 10 * requests}
     return pod("gateway-0", common.GATEWAY, report=report(**held))
 
 

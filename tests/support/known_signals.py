@@ -86,9 +86,9 @@ def traffics(draw: st.DrawFn) -> Traffic:
         newest_seconds=4.0,
         newest=draw(lengths()),
         waiting=draw(lengths()),
-        held=held,
-        held_tokens=held * draw(st.integers(1, 4000)),
-        held_prompt_tokens=held * draw(st.integers(1, 8000)),
+        queued=held,
+        queued_tokens=held * draw(st.integers(1, 4000)),
+        queued_prompt_tokens=held * draw(st.integers(1, 8000)),
         output=draw(st.none() | st.builds(OutputLengths, st.floats(1, 2000), st.floats(0, 2000))),
         head_wait=draw(st.dictionaries(causes, st.floats(0, 60))),
     )

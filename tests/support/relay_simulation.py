@@ -198,7 +198,7 @@ class Simulation:
         self.workers = {name: SimulatedWorker(name, blocks, fabric, self.random) for name in names}
         self.fleet, self.index = Fleet(self.time.time, "fake"), KVIndex()
         goal = Objectives(0.1, 0.1) if (when_busy or self.random.choice(("Local", "Wait"))) == "Local" else None
-        limits = AdmissionLimits(max_held=8, backfill_seconds=0.5, objectives=goal, quotas=quotas or {})
+        limits = AdmissionLimits(max_queued=8, backfill_seconds=0.5, objectives=goal, quotas=quotas or {})
         self.admission = Admission(limits)
         policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")), objectives=goal)
         transfer, deaths = self.random.choice(("Retry", "Recompute")), self.random.choice((2, 1000))

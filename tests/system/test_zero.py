@@ -61,7 +61,7 @@ def test_the_page_shows_the_sizes_wished_for_and_why(service: Any, tmp_path: Pat
     url, _, token = link.partition("#token=")
     told = service.http.get(f"{url}/state", headers={"Authorization": f"Bearer {token}"}).json()
     records = told["service"]["scaling"]["records"][::-1]
-    expected = [f"{each['pool']} {each['current']} → {each['wish']}: {each['reason']}" for each in records]
+    expected = [f"{each['pool']} {each['current']} → {each['recommended']}: {each['reason']}" for each in records]
     assert f"decode 1 → 0: {IDLE}" in expected
 
     async def look() -> None:
@@ -80,19 +80,19 @@ async def _check(page: browser.BrowserPage, expected: list[str]) -> None:
     while ready[-1][1] != heights[-1]:  # the last worker is still ready in the first samples after the decision
         lines, marks = await page.value(f"[{LINES}, {MARKS}]")
         drawn = dict(lines)  # of several lines of one kind, the last one: that of the sizes
-        ready, wished = (_steps(drawn[kind]) for kind in ("line s-decode", "line wish s-decode"))
+        ready, wished = (_steps(drawn[kind]) for kind in ("line s-decode", "line recommended s-decode"))
         heights = [height for _, height in wished]
         await asyncio.sleep(0.1)
-    assert min(heights) < heights[-1] == marks[-1], "a worker was wished for, and is not any more"
+    assert min(heights) < heights[-1] == marks[-1], "a worker was recommended, and no longer is"
     last = float(drawn["a-active"].rpartition("L")[2].split()[0])
     assert ready[-1][0] == pytest.approx(last, abs=0.1), "up to the last sample, also without a worker"
     await page.value("cursor.value = 1000")
-    await page.until("document.querySelector('#readout').textContent.endsWith('decode: 0 ready, 0 wished for')")
+    await page.until("document.querySelector('#readout').textContent.endsWith('decode: 0 ready, 0 recommended')")
     await page.value("cursor.value = 0; cursor.focus()")
     await page.press("Tab")
     assert (await page.value("document.activeElement.innerText")) == shown[0]
     assert (await page.value("cursor.value")) != "0", "the time that is read out is not the decision's"
-    await page.until("document.querySelector('#readout').textContent.includes('decode: 0 ready, 0 wished for')")
+    await page.until("document.querySelector('#readout').textContent.includes('decode: 0 ready, 0 recommended')")
 
 
 def _steps(path: str) -> list[tuple[float, float]]:

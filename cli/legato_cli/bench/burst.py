@@ -103,7 +103,7 @@ def lines(watch: ScalingWatch, phases: Sequence[BurstPhase]) -> Iterator[str]:
 
 def _change(change: Mapping[str, Any], after: float) -> Iterator[str]:
     capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
-    size = f"{change['pool']} {change['current']} -> {change['wish']}"
+    size = f"{change['pool']} {change['current']} -> {change['recommended']}"
     yield f"  +{after:.0f} s  {size}  {change['reason']}: {change['needed']} needed{capped}"
     for term in change["terms"]:
         if term["reason"] == change["reason"] and term["numbers"]:

@@ -51,7 +51,7 @@ def changes(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
     """Yields a line for each of the last changes, the oldest first."""
     for change in list(scaling.get("records", ()))[-records:] if records else []:
         capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
-        size = f"{change['pool']} {change['current']} -> {change['wish']}{_allowed(change)}"
+        size = f"{change['pool']} {change['current']} -> {change['recommended']}{_allowed(change)}"
         yield f"{change['time']}  {size}  {change['reason']}: {change['needed']} needed{capped}"
 
 
@@ -59,12 +59,12 @@ def _allowed(decision: Mapping[str, Any]) -> str:
     """Returns the effect of limits over all pools together, which can raise or lower a size."""
     if "allowed" not in decision:
         return ""
-    return f", {'limited' if decision['allowed'] < decision['wish'] else 'raised'} to {decision['allowed']}"
+    return f", {'limited' if decision['allowed'] < decision['recommended'] else 'raised'} to {decision['allowed']}"
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
     capped = f", capped by {pool['cappedBy']}" if pool["cappedBy"] else ""
-    size = f"{pool['current']} -> {pool['wish']}{_allowed(pool)}"
+    size = f"{pool['current']} -> {pool['recommended']}{_allowed(pool)}"
     yield f"{name}: {size} ({pool['reason']}{capped}), decided {pool['time']}"
     for term in sorted(pool["terms"], key=lambda term: -float(term["workers"])):
         yield f"  {term['reason']}: {term['workers']:.2f} workers"

@@ -18,12 +18,12 @@ class Capacity:
     most room, and queued where the prompt is computed.
     """
 
-    def __init__(self, snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int = 0) -> None:
-        """`held_tokens` are prompt tokens queued in the gateway."""
+    def __init__(self, snapshot: FleetSnapshot, limits: AdmissionLimits, queued_tokens: int = 0) -> None:
+        """`queued_tokens` are prompt tokens queued in the gateway."""
         present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
         usable = [worker for worker in present if not worker.broken] or present
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
-        self._prompts = PromptQueues(usable, snapshot, limits, held_tokens)
+        self._prompts = PromptQueues(usable, snapshot, limits, queued_tokens)
         self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet
 
     def fits(self, need: Need, uncached: int, matches: Matches) -> bool:

@@ -18,8 +18,8 @@ class Quota:
 class AdmissionLimits:
     """Limits of the queue, and weights of sharing."""
 
-    max_held: int = 2048
-    max_held_tokens: int = 4_000_000
+    max_queued: int = 2048
+    max_queued_tokens: int = 4_000_000
     backlog_seconds: float = 2.0  # prefill work queued on each worker before requests are queued here
     min_backlog_tokens: int = 8192  # … but at least this on all of them together
     objectives: Objectives | None = None  # decode workers help prefill workers to meet them; None: they do not help

@@ -16,9 +16,9 @@ class PromptQueues:
     """
 
     def __init__(
-        self, usable: Sequence[WorkerView], snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int
+        self, usable: Sequence[WorkerView], snapshot: FleetSnapshot, limits: AdmissionLimits, queued_tokens: int
     ) -> None:
-        """Reads the queues of `usable` workers. `held_tokens` are prompt tokens queued in the gateway."""
+        """Reads the queues of `usable` workers. `queued_tokens` are prompt tokens queued in the gateway."""
         prefillers = [worker for worker in usable if worker.prefills]
         usual = scorers.usual_rate(snapshot)
         self._rates = {worker.name: worker.prefill_rate or usual for worker in prefillers or usable}
@@ -28,7 +28,7 @@ class PromptQueues:
         self._min_backlog = limits.min_backlog_tokens / max(1, len(self._rates))
         self._spare: dict[str, float] = {}  # tokens per second, of decode workers that help
         goal = limits.objectives
-        if prefillers and goal is not None and self.seconds(held_tokens) > goal.ttft:
+        if prefillers and goal is not None and self.seconds(queued_tokens) > goal.ttft:
             step = scorers.usual_step(snapshot)
             spare = {
                 worker.name: (worker.prefill_rate or usual) * scorers.prompt_share(worker, goal.tpot, step)

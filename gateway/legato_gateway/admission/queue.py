@@ -56,7 +56,7 @@ class Admission:
 
     def __init__(self, limits: AdmissionLimits | None = None) -> None:
         self._limits = limits or AdmissionLimits()
-        self._held = QueuedTickets(self._limits.urgent_within)
+        self._tickets = QueuedTickets(self._limits.urgent_within)
         self._reservation: Reservation | None = None
         self._obstacle: WaitCause = "no_worker"  # of the first queued request
         self._judged_by: WorkerLimits | None = None  # worker limits that all queued requests were checked by, or None
@@ -73,8 +73,8 @@ class Admission:
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
         if refusal:
             return refusal
-        first = ticket.tenant not in self._held.tenants and self._may_go_first(ticket.tenant)
-        passes = not self._held or (first and self._obstacle == "prefill")
+        first = ticket.tenant not in self._tickets.tenants and self._may_go_first(ticket.tenant)
+        passes = not self._tickets or (first and self._obstacle == "prefill")
         backlogs = FIRST_PROMPT_BACKLOGS if first else 1
         if passes and capacity.take(ticket.need, ticket.uncached, ticket.matches, backlogs):
             self._lift(ticket.tenant)
@@ -86,9 +86,9 @@ class Admission:
         self._hold(ticket, now)
         if self._judged_by != _limits(snapshot):  # workers may come back with their earlier limits
             self._judged_by = None
-        may_fit = len(self._held) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
+        may_fit = len(self._tickets) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
         if may_fit and self._take_next(capacity, now, set()) is ticket:
-            self._start_held(ticket, now)
+            self._start_queued(ticket, now)
             return Admit()
         return Hold()
 
@@ -102,7 +102,7 @@ class Admission:
         without_room: set[str] = set()
         self._obstacle = "no_worker"
         while (ticket := self._take_next(capacity, now, without_room)) is not None:
-            self._start_held(ticket, now)
+            self._start_queued(ticket, now)
             started.append(ticket.id)
         return started + self._start_first_prompts(capacity, now)
 
@@ -115,7 +115,7 @@ class Admission:
         if limits == self._judged_by:
             return []
         self._judged_by, capacity = limits, self._capacity(snapshot)
-        judged = [(ticket.id, self._too_large(ticket, capacity)) for ticket in self._held]
+        judged = [(ticket.id, self._too_large(ticket, capacity)) for ticket in self._tickets]
         return [(id, refusal) for id, refusal in judged if refusal is not None]
 
     def progress(self, id: str, completion_tokens: int) -> None:
@@ -148,20 +148,20 @@ class Admission:
 
     def cancel(self, id: str) -> None:
         """Forgets a request, queued or started. Unknown ids are ignored."""
-        if (ticket := self._held.get(id)) is not None:
-            self._held.remove(ticket)
+        if (ticket := self._tickets.get(id)) is not None:
+            self._tickets.remove(ticket)
             self._release(ticket)
         self._end(id)
 
     @property
-    def held(self) -> int:
+    def queued(self) -> int:
         """Number of queued requests."""
-        return len(self._held)
+        return len(self._tickets)
 
     @property
-    def held_tokens(self) -> int:
+    def queued_tokens(self) -> int:
         """Uncached prompt tokens of queued requests: the gateway's part of the queue tokens."""
-        return self._held.tokens
+        return self._tickets.tokens
 
     def alternating_tenants(self, tenant: str) -> int:
         """Returns the number of tenants whose prompts workers alternate between, if `tenant` has no other prompt there
@@ -171,14 +171,14 @@ class Admission:
     @property
     def obstacle(self) -> WaitCause | None:
         """The cause for which the first queued request waited in the last pass; None: the queue is empty."""
-        return self._obstacle if self._held else None
+        return self._obstacle if self._tickets else None
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless all parts are consistent."""
-        self._held.check_integrity(self._counters)
-        assert all(id not in self._held for id in self._started), "a ticket is held and started"
+        self._tickets.check_integrity(self._counters)
+        assert all(id not in self._tickets for id in self._started), "a ticket is queued and started"
         if self._reservation is not None:
-            assert self._reservation.ticket.id in self._held, "a reservation is kept for nobody"
+            assert self._reservation.ticket.id in self._tickets, "a reservation is kept for nobody"
             assert self._reservation.passed.keys() <= self._started.keys(), "who passed and has ended is kept"
         prompts = Counter(started.tenant for started in self._started.values() if not started.completion)
         assert prompts == self._prompts, "prompts at workers are miscounted"
@@ -186,13 +186,13 @@ class Admission:
     # ── refusing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _capacity(self, snapshot: FleetSnapshot) -> Capacity:
-        return Capacity(snapshot, self._limits, self._held.tokens)
+        return Capacity(snapshot, self._limits, self._tickets.tokens)
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
         """Refuses a tenant over its quota. Its queued tokens count as started: a full fleet does not extend a quota."""
         if not self._buckets.limits(ticket.tenant):
             return None
-        wait = self._buckets.seconds_short(ticket.tenant, self._held.tenant_tokens(ticket.tenant), now)
+        wait = self._buckets.seconds_short(ticket.tenant, self._tickets.tenant_tokens(ticket.tenant), now)
         if wait is None:
             return None
         return Refuse(QUOTA, f"the token quota of tenant {ticket.tenant!r} is used up", wait, quota=True)
@@ -206,9 +206,9 @@ class Admission:
         if why := capacity.never_takes(ticket.need):
             return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
-        if capacity.seconds(self._held.tokens + ticket.uncached) <= left:
+        if capacity.seconds(self._tickets.tokens + ticket.uncached) <= left:
             return None  # in whatever order the queued ones start
-        wait = capacity.seconds(self._held.tokens_before(ticket, self._counters, now) + ticket.uncached)
+        wait = capacity.seconds(self._tickets.tokens_before(ticket, self._counters, now) + ticket.uncached)
         if wait <= left:
             return None
         text = f"the first token is about {wait:.1f} s away, beyond the deadline in {max(0.0, left):.1f} s"
@@ -219,11 +219,11 @@ class Admission:
         return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0) if why else None
 
     def _queue_full(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
-        limits, held = self._limits, self._held
-        if len(held) < limits.max_held and held.tokens + ticket.uncached <= limits.max_held_tokens:
+        limits, tickets = self._limits, self._tickets
+        if len(tickets) < limits.max_queued and tickets.tokens + ticket.uncached <= limits.max_queued_tokens:
             return None
-        text = f"{len(held)} requests with {held.tokens} prompt tokens are waiting already"
-        return Refuse(QUEUE_FULL, text, max(1.0, capacity.seconds(held.tokens)))
+        text = f"{len(tickets)} requests with {tickets.tokens} prompt tokens are waiting already"
+        return Refuse(QUEUE_FULL, text, max(1.0, capacity.seconds(tickets.tokens)))
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +255,7 @@ class Admission:
                 yield reservation.ticket
             else:
                 self._reservation = None
-        yield from self._held.tickets(TRIES_PER_TENANT, startable)
+        yield from self._tickets.tickets(TRIES_PER_TENANT, startable)
 
     def _block(self, ticket: Ticket, capacity: Capacity, now: float) -> None:
         """Reserves room for the first ticket, which has none. Without any worker for it, it blocks nobody."""
@@ -272,17 +272,17 @@ class Admission:
         first = self._reservation.ticket
         if self._counters[ticket.tenant] > self._counters[first.tenant] + first.uncached:
             return False
-        if ticket.priority < first.priority and self._held.ahead(ticket) > first.uncached:
+        if ticket.priority < first.priority and self._tickets.ahead(ticket) > first.uncached:
             return False
         return self._reservation.leaves_room(ticket, capacity, now)
 
     def _hold(self, ticket: Ticket, now: float) -> None:
         self._lift(ticket.tenant)
-        self._held.add(ticket, self._counters[ticket.tenant], now)
+        self._tickets.add(ticket, self._counters[ticket.tenant], now)
         self._counters.bound(self._busy)
 
-    def _start_held(self, ticket: Ticket, now: float) -> None:
-        self._held.started(ticket)
+    def _start_queued(self, ticket: Ticket, now: float) -> None:
+        self._tickets.started(ticket)
         self._release(ticket)
         if self._reservation is not None:
             self._reservation.pass_by(ticket)
@@ -306,10 +306,10 @@ class Admission:
         if self._obstacle != "prefill":
             return []
         started = []
-        for tenant in [each for each in islice(self._held.tenants, TRIES) if self._may_go_first(each)]:
-            ticket = self._held.first_ticket(tenant)
+        for tenant in [each for each in islice(self._tickets.tenants, TRIES) if self._may_go_first(each)]:
+            ticket = self._tickets.first_ticket(tenant)
             if capacity.take(ticket.need, ticket.uncached, ticket.matches, FIRST_PROMPT_BACKLOGS):
-                self._start_held(ticket, now)
+                self._start_queued(ticket, now)
                 started.append(ticket.id)
         return started
 
@@ -341,17 +341,17 @@ class Admission:
 
     def _charge(self, tenant: str, tokens: float) -> None:
         self._counters.charge(tenant, tokens)
-        self._held.reorder(tenant, self._counters[tenant])
+        self._tickets.reorder(tenant, self._counters[tenant])
         self._buckets.charge(tenant, tokens)
 
     def _lift(self, tenant: str) -> None:
         """Gives a tenant with an empty queue no credit for its idle time."""
-        if tenant not in self._held.tenants:
-            self._counters.lift(tenant, self._held.tenants.least)
+        if tenant not in self._tickets.tenants:
+            self._counters.lift(tenant, self._tickets.tenants.least)
 
     def _busy(self) -> set[str]:
         """Returns the tenants with requests here."""
-        return {*self._held.tenants} | {started.tenant for started in self._started.values()}
+        return {*self._tickets.tenants} | {started.tenant for started in self._started.values()}
 
 
 def _limits(snapshot: FleetSnapshot) -> WorkerLimits:

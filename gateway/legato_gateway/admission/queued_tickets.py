@@ -120,9 +120,9 @@ class QueuedTickets:
     def check_integrity(self, counters: TenantCounters) -> None:
         """Raises AssertionError unless the indexes agree."""
         queued = [p for level in self._levels.values() for places in level.tenants.values() for p in places]
-        assert {place.ticket.id: place for place in queued} == self._places, "held tickets and queues differ"
+        assert {place.ticket.id: place for place in queued} == self._places, "tickets and queues differ"
         assert len(queued) == len(self), "a ticket is queued twice"
-        assert sum(place.ticket.uncached for place in queued) == self.tokens, "held tokens are miscounted"
+        assert sum(place.ticket.uncached for place in queued) == self.tokens, "queued tokens are miscounted"
         assert set(self._waiting) == {place.ticket.tenant for place in queued}, "waiting tenants are miscounted"
         assert self._waiting.least == min((counters[t] for t in self._waiting), default=None), "not the least"
         for level in self._levels.values():

@@ -41,7 +41,7 @@ class DemandReporter:
     def report(self) -> DemandReport:
         """Returns the report as of now."""
         now, demand = self._clock(), self._relay.demand
-        waiting, held = LengthCounter(), self._relay.unplaced()
+        waiting, queued = LengthCounter(), self._relay.unplaced()
         for generation in self._relay.without_token():
             waiting.add(generation.uncached)
         report = DemandReport(
@@ -54,9 +54,9 @@ class DemandReporter:
             output_squares=float(demand.output_squares),
             head_wait=dict(demand.head_wait(now)),
             waiting=waiting.buckets(),
-            held_requests=len(held),
-            held_tokens=sum(generation.uncached for generation in held),
-            held_prompt_tokens=sum(len(generation.request.prompt) for generation in held),
+            queued_requests=len(queued),
+            queued_tokens=sum(generation.uncached for generation in queued),
+            queued_prompt_tokens=sum(len(generation.request.prompt) for generation in queued),
             workers=tuple(self._loads(now)),
             links=tuple(self._links(now)),
             tokens=self._tokens.ids,

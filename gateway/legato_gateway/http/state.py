@@ -53,7 +53,7 @@ class State:
             "model": dict(self._model()),
             "workers": [self._worker(worker) for worker in self._fleet],
             "discovery": {"problem": self._discovery.problem},
-            "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
+            "queue": {"requests": self._admission.queued, "tokens": self._admission.queued_tokens},
             "kv_index": {
                 "blocks": self._index.blocks,
                 "max_blocks": self._index.max_blocks,

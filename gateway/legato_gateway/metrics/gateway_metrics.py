@@ -121,7 +121,7 @@ class Metrics(Collector):
         yield _lengths("output_length_tokens", "Tokens of a choice that finished", demand.outputs)
         causes = {str(cause): seconds for cause, seconds in demand.head_wait.items()}
         yield _labelled("refused_requests", "Requests refused, by drop reason", "reason", demand.refused)
-        yield _labelled("head_wait_seconds", "What the first held request waited for", "cause", causes)
+        yield _labelled("head_wait_seconds", "Seconds that the first queued request waited, by cause", "cause", causes)
 
     def render(self, demand: DemandReport) -> tuple[bytes, str]:
         """Returns all metrics as Prometheus text, and its content type."""
@@ -185,8 +185,8 @@ class Metrics(Collector):
             "internal_tls_invalid": (_UNREADABLE, bool(self._internal_tls and self._internal_tls.problem)),
             "stored_responses": ("Responses that are stored", stored),
             "stored_response_bytes": ("Bytes that they take", size),
-            "held_requests": ("Requests without a token that no worker has", self._demand.held_requests),
-            "held_tokens": ("Their prompt tokens that no cache covers", self._demand.held_tokens),
+            "queued_requests": ("Requests without a token that no worker has", self._demand.queued_requests),
+            "queued_tokens": ("Their prompt tokens that no cache covers", self._demand.queued_tokens),
         }
         if self._index is not None:
             values["kv_index_blocks"] = ("Distinct blocks in the KV index", self._index.blocks)
@@ -199,7 +199,7 @@ class Metrics(Collector):
             "unauthenticated_requests": ("Requests refused without a known API key", self._clients.refused),
             "stored_responses_evicted": ("Responses dropped early for lack of room", evicted),
             "output_tokens": ("Tokens accepted for clients", self.output_tokens),
-            "prompt_tokens_cached": ("Prompt tokens that a worker's prefix cache held", self._cached),
+            "prompt_tokens_cached": ("Prompt tokens that were in a worker's prefix cache", self._cached),
         }
         if self._index is not None:
             values["kv_index_evicted_blocks"] = ("Blocks forgotten for newer ones", self._index.evicted)

@@ -18,7 +18,7 @@ class Stage(Enum):
     """Stages in the order of a life without faults: of two, the earlier one is less advanced."""
 
     ARRIVED = "arrived"  # its prompt is being hashed
-    HELD = "held"  # in admission's queue
+    PENDING = "pending"  # in admission's queue
     WAITING = "waiting"  # admitted; no worker can take it now
     BACKING_OFF = "backing off"  # pauses after failures in a row
     QUEUED = "queued"  # sent to workers, which have not started it
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 class LifecycleEvent(Enum):
-    HELD = "held"
+    ENQUEUED = "enqueued"
     ADMITTED = "admitted"
     PLACED = "placed"
     STARTED = "started"  # it is in a step of its worker
@@ -83,8 +83,8 @@ def _all(stages: Iterable[Stage], event: LifecycleEvent, to: Stage, *actions: Li
 
 TABLE: Table = {
     # admission
-    (S.ARRIVED, E.HELD): LifecycleTransition(S.HELD),
-    **_all((S.ARRIVED, S.HELD), E.ADMITTED, S.WAITING, A.DISPATCH),
+    (S.ARRIVED, E.ENQUEUED): LifecycleTransition(S.PENDING),
+    **_all((S.ARRIVED, S.PENDING), E.ADMITTED, S.WAITING, A.DISPATCH),
     # an attempt
     (S.WAITING, E.PLACED): LifecycleTransition(S.QUEUED),
     (S.QUEUED, E.STARTED): LifecycleTransition(S.PREFILLING),
@@ -106,7 +106,7 @@ TABLE: Table = {
     # the end; the target of a migration has not seen the last token
     (S.DECODING, E.FINISHED): LifecycleTransition(S.ENDED, (A.FORGET,)),
     (S.MIGRATING, E.FINISHED): LifecycleTransition(S.ENDED, (A.CANCEL, A.FORGET)),
-    **_all((S.ARRIVED, S.HELD, S.WAITING), E.STOPPED, S.ENDED, A.FORGET),
+    **_all((S.ARRIVED, S.PENDING, S.WAITING), E.STOPPED, S.ENDED, A.FORGET),
     (S.BACKING_OFF, E.STOPPED): LifecycleTransition(S.ENDED, (A.STOP_TIMER, A.FORGET)),
     **_all(PLACED, E.STOPPED, S.ENDED, A.CANCEL, A.FORGET),
 }

@@ -213,7 +213,7 @@ class RequestRelay:
         elif isinstance(decision, Refuse):
             self._finish(sub.generation, _refusal(decision))
         else:
-            self._driver.step(sub, LifecycleEvent.HELD)
+            self._driver.step(sub, LifecycleEvent.ENQUEUED)
 
     # ── passes over the fleet ───────────────────────────────────────────────────────────────────────────────────
 
@@ -232,7 +232,7 @@ class RequestRelay:
         self._pass_due = False
         start = self._timers.time()
         self._driver.offer_room()
-        if self._admission.held:
+        if self._admission.queued:
             for id, decision in policy.queued_decisions(self._admission, self._fleet.snapshot(), start):
                 (sub,) = self._registry.sub_requests(self._generations[id])
                 self._apply(sub, decision)
@@ -262,7 +262,7 @@ class RequestRelay:
     def _doing(self, generation: RunningGeneration) -> tuple[Part, str]:
         """Returns the part of the system that has it, and its state in words."""
         subs = self._registry.sub_requests(generation)
-        if any(sub.stage in (Stage.ARRIVED, Stage.HELD) for sub in subs):
+        if any(sub.stage in (Stage.ARRIVED, Stage.PENDING) for sub in subs):
             return "gateway", "waiting in the gateway's queue"
         stuck = next((sub for sub in subs if sub.place is None), None)
         if stuck is not None:

@@ -27,12 +27,12 @@ class PoolSample:
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """`time` is in Unix seconds; `held` and `held_tokens` count requests without a worker; `pools` are by role."""
+    """`time` is in Unix seconds; `queued` and `queued_tokens` count requests without a worker; `pools` are by role."""
 
     time: float
     active: int
-    held: int
-    held_tokens: int
+    queued: int
+    queued_tokens: int
     pools: dict[str, PoolSample]
 
 
@@ -53,7 +53,7 @@ class LoadSampler:
 
     def sample(self) -> None:
         """Takes a sample."""
-        held = self._relay.unplaced()
+        queued = self._relay.unplaced()
         by_role: dict[str, list[Worker]] = {}
         for worker in self._fleet:
             if worker.hello is not None:
@@ -62,8 +62,8 @@ class LoadSampler:
             LoadSample(
                 time=self._wall(),
                 active=self._relay.active,
-                held=len(held),
-                held_tokens=sum(generation.uncached for generation in held),
+                queued=len(queued),
+                queued_tokens=sum(generation.uncached for generation in queued),
                 pools={role: _pool(workers) for role, workers in by_role.items()},
             )
         )

@@ -108,7 +108,7 @@ def worker_pool() -> Schema:
         _column("Desired", "integer", ".spec.replicas"),
         _column("Effective", "integer", ".status.effectiveReplicas"),
         _column("Ready", "string", ".status.ready"),
-        _column("Wish", "integer", ".status.wish"),
+        _column("Recommended", "integer", ".status.recommended"),
         _column("Why", "string", ".status.reason"),
         _column("Workers", "integer", ".status.replicas", priority=1),
         _column("Limited by", "string", ".status.cappedBy", priority=1),

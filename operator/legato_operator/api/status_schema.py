@@ -57,7 +57,7 @@ def worker_pool() -> Schema:
                 **_list("UIDs of the pool's pods, terminating ones included. Gateways only trust these.", _TEXT),
                 "x-kubernetes-list-type": "set",
             },
-            "wish": _count("Number of workers that the autoscaler wants."),
+            "recommended": _count("Number of workers that the autoscaler wants."),
             "reason": _text("The autoscaler's reason for it."),
             "conditions": _CONDITIONS,
         },
@@ -82,7 +82,7 @@ def _scaling() -> Schema:
     decision = {
         "time": _time("Time of the decision."),
         "current": _count("Desired number of workers before the decision."),
-        "wish": _count("Number of workers that the autoscaler wants."),
+        "recommended": _count("Number of workers that the autoscaler wants."),
         "allowed": _count("That number within the limits of all pools, if it differs."),
         "needed": _count("The largest term, rounded up."),
         "highest": _count("Highest wanted number within scaling.scaleDownStabilization."),

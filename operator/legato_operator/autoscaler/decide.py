@@ -92,7 +92,7 @@ def _is_idle(pool: _Pool) -> bool:
     A starting worker keeps its pool busy: otherwise one that loads for longer than `idleAfter` would never serve.
     """
     signals, traffic = pool.signals, pool.signals.traffic
-    if traffic is None or traffic.held or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
+    if traffic is None or traffic.queued or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
         return False
     workers = [worker for worker in signals.workers if pool.name != roles.PREFILL or worker.pool == "prefill"]
     if any(worker.ready and worker.queue_tokens is None for worker in workers):

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler import coming, held_share
+from legato_operator.autoscaler import coming, queued_share
 from legato_operator.autoscaler.coming import FULL, WITHIN
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
 from legato_operator.autoscaler.prefill import decode_share, prefilling
@@ -19,11 +19,11 @@ from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, Wor
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
 DECODE_WAIT_SHARE = 0.5  # of the queue head's wait, from which the queue counts as waiting for decode workers
 
-BLOCKS_EQUATION = "(used + pending + growth + held + deviations * deviation * sqrt(sequences)) / (capacity * full)"
+BLOCKS_EQUATION = "(used + pending + growth + queued + deviations * deviation * sqrt(sequences)) / (capacity * full)"
 STEP_EQUATION = "(perRow * rows + perContext * context) / (within * objective - fixed)"
 SLOTS_EQUATION = "sequences / (slots * full)"
 ROOM_EQUATION = "serving + 1"
-ACTIVATION_EQUATION = "min(1, held + arrived)"
+ACTIVATION_EQUATION = "min(1, queued + arrived)"
 
 
 def terms(
@@ -49,7 +49,7 @@ def _resident(
     load = [worker for worker in signals.workers if worker.pool == "decode"]
     if spec.disaggregated:
         load = [_without_prompts(worker) for worker in load]
-    share = held_share.held_share(signals, workers, spec, prompts)
+    share = queued_share.queued_share(signals, workers, spec, prompts)
     return (
         *_blocks(signals, workers, load, share),
         *_slots(signals, workers, load, share),
@@ -87,7 +87,7 @@ def _blocks(
         "used": sum(each.used * each.size for each in blocks) / size,
         "pending": sum(each.pending * each.size for each in blocks) / size,
         "growth": sum(each.growth * each.size for each in blocks) / size,
-        "held": float(math.ceil(traffic.held_prompt_tokens * share / size)) if traffic is not None else 0.0,
+        "queued": float(math.ceil(traffic.queued_prompt_tokens * share / size)) if traffic is not None else 0.0,
         "sequences": _sequences(signals, load, share),
         "deviation": output.deviation / size if output is not None else 0.0,
         "deviations": DEVIATIONS,
@@ -110,7 +110,7 @@ def _slots(
 def _sequences(signals: Signals, load: Sequence[WorkerSignals], share: float) -> float:
     """Returns the sequences that workers have accepted, and a share of the queued requests."""
     accepted = sum((worker.running or 0) + (worker.waiting or 0) for worker in load)
-    return accepted + share * (signals.traffic.held if signals.traffic is not None else 0)
+    return accepted + share * (signals.traffic.queued if signals.traffic is not None else 0)
 
 
 def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
@@ -151,7 +151,7 @@ def _room(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tup
     assert signals.traffic is not None
     serving = sum(worker.ready for worker in workers)
     share = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
-    if not serving or not signals.traffic.held or share < DECODE_WAIT_SHARE:
+    if not serving or not signals.traffic.queued or share < DECODE_WAIT_SHARE:
         return ()
     return (Term.from_equation(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
 
@@ -159,8 +159,10 @@ def _room(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tup
 def _activation(traffic: Traffic, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
     """Returns a term for one worker if none is ready and a request is queued or arrived recently."""
     arrived = sum(bucket.requests for bucket in traffic.recent)
-    if any(worker.ready for worker in workers) or not (traffic.held or arrived):
+    if any(worker.ready for worker in workers) or not (traffic.queued or arrived):
         return ()
     return (
-        Term.from_equation(ACTIVATION, ACTIVATION_EQUATION, {"held": float(traffic.held), "arrived": float(arrived)}),
+        Term.from_equation(
+            ACTIVATION, ACTIVATION_EQUATION, {"queued": float(traffic.queued), "arrived": float(arrived)}
+        ),
     )

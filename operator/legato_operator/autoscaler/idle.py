@@ -15,7 +15,7 @@ def stable_for(signals: Signals, windows: Mapping[str, Window], spec: Spec, now:
     Idle means that nothing has arrived or finished within the last minute, and that nothing waits or runs.
     """
     traffic = signals.traffic
-    if traffic is None or traffic.arrivals or traffic.output or traffic.waiting or traffic.held:
+    if traffic is None or traffic.arrivals or traffic.output or traffic.waiting or traffic.queued:
         return 0.0
     if not all(map(_is_idle, signals.workers)):
         return 0.0

@@ -63,7 +63,7 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
         return (Term.unknown(ARRIVALS, "the arrivals (a gateway did not answer)"),)
     helping = [worker for worker in signals.of_pool("decode") if worker not in workers]
     for_decode = decode_share(signals, workers, ttft)
-    queued = _queued_at((*workers, *helping)) + round(traffic.held_tokens * (1 - for_decode))
+    queued = _queued_at((*workers, *helping)) + round(traffic.queued_tokens * (1 - for_decode))
     if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
         return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
     cost = _measured_cost(signals, workers)
@@ -121,10 +121,10 @@ def decode_share(signals: Signals, workers: Sequence[WorkerSignals], ttft: float
     if traffic is None or total <= 0:
         return 0.0
     share = traffic.head_wait.get("decode_room", 0.0) / total
-    if not traffic.held_tokens or not _is_short(signals, traffic, workers, ttft):
+    if not traffic.queued_tokens or not _is_short(signals, traffic, workers, ttft):
         return share
     arrived = sum(bucket.tokens for bucket in traffic.recent)
-    return min(share, max(0.0, 1 - arrived / traffic.held_tokens))
+    return min(share, max(0.0, 1 - arrived / traffic.queued_tokens))
 
 
 def _is_short(signals: Signals, traffic: Traffic, workers: Sequence[WorkerSignals], ttft: float) -> bool:

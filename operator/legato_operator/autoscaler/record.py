@@ -15,7 +15,7 @@ def entry(decision: PoolDecision, now: str) -> dict[str, Any]:
     return {
         "time": now,
         "current": decision.current,
-        "wish": decision.desired,
+        "recommended": decision.desired,
         **allowed,
         "needed": decision.needed,
         "highest": decision.highest,

@@ -128,9 +128,9 @@ class Traffic:
     recent_seconds: float  # about 10
     recent: tuple[PromptLengths, ...]  # arrivals within `recent_seconds`
     waiting: tuple[PromptLengths, ...] = ()  # requests without a first token, in gateways and workers
-    held: int = 0  # requests queued in gateways
-    held_tokens: int = 0  # uncached prompt tokens of queued requests
-    held_prompt_tokens: int = 0  # all prompt tokens of queued requests, which need blocks in decode workers
+    queued: int = 0  # requests queued in gateways
+    queued_tokens: int = 0  # uncached prompt tokens of queued requests
+    queued_prompt_tokens: int = 0  # all prompt tokens of queued requests, which need blocks in decode workers
     output: OutputLengths | None = None  # None before any request has finished
     head_wait: Mapping[WaitCause, float] = field(
         default_factory=dict

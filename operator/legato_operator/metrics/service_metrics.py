@@ -119,7 +119,7 @@ def _capped_by(state: _ServiceState, pool: str, status: Mapping[str, Any]) -> st
 
 
 def _decisions(services: _Services) -> Iterator[Metric]:
-    desired = _gauge("scaling_wish", "Workers that the autoscaler sets, or would", _POOL)
+    desired = _gauge("scaling_recommended", "Workers that the autoscaler sets, or would", _POOL)
     needed = _gauge("scaling_needed", "Workers that the signals ask for", _POOL)
     missing = _gauge("scaling_missing_signals", "Signals without which the pool does not shrink", _POOL)
     changes = CounterMetricFamily(

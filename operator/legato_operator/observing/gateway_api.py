@@ -38,7 +38,7 @@ class HttpGateways:
         """
         path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}&{demand.SEEN}={seen}"
         report = await _report(self._patient.request("GET", address, path, tokens, tls))
-        return report is None or report.digest != seen or report.held_requests > 0
+        return report is None or report.digest != seen or report.queued_requests > 0
 
 
 async def _report(asked: contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]) -> DemandReport | None:

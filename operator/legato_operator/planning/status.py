@@ -75,7 +75,7 @@ def pool_status(observed: Observed, pool: str, target: PoolTarget, item: Object)
         "cappedBy": target.capped_by or None,
         "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
         "workers": sorted(pod.uid for pod in observed.of_pool(pool) if not pod.orphaned),
-        "wish": decided.get("wish"),
+        "recommended": decided.get("recommended"),
         "reason": decided.get("reason"),
     }
 

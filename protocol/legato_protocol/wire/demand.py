@@ -66,9 +66,9 @@ class DemandReport(msgspec.Struct, frozen=True):
     output_squares: Measure  # counter: the sum of the squares of their tokens
     head_wait: dict[WaitCause, Measure]  # counters: seconds for which the head of the queue waited
     waiting: tuple[LengthBucket, ...]  # now: requests without a first token, queued or at workers
-    held_requests: Count  # now: of these, requests queued in the gateway
-    held_tokens: Count  # their uncached tokens
-    held_prompt_tokens: Count  # all tokens of their prompts
+    queued_requests: Count  # now: of these, requests queued in the gateway
+    queued_tokens: Count  # their uncached tokens
+    queued_prompt_tokens: Count  # all tokens of their prompts
     workers: tuple[ReportedLoad, ...]
     links: tuple[WorkerLink, ...] | None = None  # None: an older gateway, which does not report links
     tokens: tuple[str, ...] = ()  # ids of the service tokens that it accepts; it sends the first

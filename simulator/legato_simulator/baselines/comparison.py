@@ -10,7 +10,7 @@ from typing import Any
 from legato_simulator.baselines import BASELINES, BOUND
 from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.tuning import reaches, tune
-from legato_simulator.engine.result import Result, sample_json
+from legato_simulator.engine.result import Result
 from legato_simulator.simulator import ServiceSimulator
 from legato_simulator.workload.workload import Workload
 
@@ -160,7 +160,7 @@ def as_json(comparison: Comparison) -> list[dict[str, Any]]:
             "settings": entry.chosen,
             "ratio": comparison.ratio(entry),
             "runs": entry.runs,
-            "timeline": [sample_json(sample) for sample in entry.result.timeline],
+            "timeline": [dataclasses.asdict(sample) for sample in entry.result.timeline],
         }
         for entry in comparison.entries
     ]

@@ -1,10 +1,7 @@
 """The result of a simulation: the figures of the whole run, and samples over time."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
-
-JSON_KEYS = {"desired": "wish"}  # fields of `Sample` with another name in files
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,3 @@ class Result:
     refused: int  # requests that nobody served
     unfinished: int  # when the simulation ended; offered = finished + refused + unfinished
     seconds: float  # simulated
-
-
-def sample_json(sample: Sample) -> dict[str, Any]:
-    """Returns a sample as JSON."""
-    return {JSON_KEYS.get(name, name): value for name, value in asdict(sample).items()}

@@ -160,7 +160,7 @@ def _sample(at: float, each: SignalRound) -> Sample:
     traffic = each.signals.traffic
     recent = traffic.recent if traffic is not None else ()
     seconds = traffic.recent_seconds if traffic is not None else 1.0
-    queued = traffic.held_tokens if traffic is not None else 0
+    queued = traffic.queued_tokens if traffic is not None else 0
     return Sample(
         at=at,
         arrivals_per_second=sum(bucket.requests for bucket in recent) / seconds,

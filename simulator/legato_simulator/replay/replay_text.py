@@ -5,7 +5,6 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from legato_simulator.engine.result import sample_json
 from legato_simulator.replay.replay import Moment, Replay
 from legato_simulator.replay.tally import PoolReplay, Stretch
 from legato_simulator.report import table
@@ -107,6 +106,6 @@ def as_json(replay: Replay) -> dict[str, Any]:
 
 
 def _as_json(moment: Moment) -> dict[str, Any]:
-    sample = sample_json(moment.recorded)
+    sample = dataclasses.asdict(moment.recorded)
     sample.pop("attainment_so_far")
     return {**sample, "recorded": moment.recorded.desired, "replayed": moment.replayed, "reasons": moment.reasons}

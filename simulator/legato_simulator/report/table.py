@@ -50,7 +50,7 @@ def timeline(result: Result) -> str:
     """Returns a table of evenly spaced samples: load, queue, KV, desired and ready workers."""
     samples = result.timeline
     pools = sorted(samples[0].desired, reverse=True)
-    head = [*LOAD, *(f"{pool} wish/ready" for pool in pools), "good"]
+    head = [*LOAD, *(f"{pool} desired/ready" for pool in pools), "good"]
     return markdown([head, *(_moment(sample, pools) for sample in spread(samples))])
 
 

@@ -25,7 +25,15 @@ POOL = {
     "replicas": 1, "ready": 0, "desired": 2, "cappedBy": "scaling.gpuBudget", "revision": "b",
     "failedRevision": "b", "failureReason": "WorkerRefused", "failure": "no memory",
 }  # fmt: skip
-RECORD = {"pool": "decode", "time": NOW, "current": 1, "wish": 2, "reason": "Blocks", "needed": 2, "cappedBy": ""}
+RECORD = {
+    "pool": "decode",
+    "time": NOW,
+    "current": 1,
+    "recommended": 2,
+    "reason": "Blocks",
+    "needed": 2,
+    "cappedBy": "",
+}
 
 
 def condition(kind, status, reason, message):

@@ -49,7 +49,7 @@ def test_a_request_is_counted_once_however_it_ends_and_what_is_cached_is_no_dema
     report = run.demand()
     assert report.arrivals == (LengthBucket(4, 1, 4), LengthBucket(64, 2, 200))
     assert (report.outputs, report.output_squares) == ((LengthBucket(2, 1, 3), LengthBucket(4, 1, 4)), 25)
-    assert (report.waiting, report.held_requests) == ((), 0)
+    assert (report.waiting, report.queued_requests) == ((), 0)
 
 
 def test_refused_requests_are_no_arrivals(lab):
@@ -108,13 +108,13 @@ def test_requests_are_queued_reported_and_answered_by_the_first_worker_as_it_has
     queued = [run.start(max_tokens=5) for _ in range(8)]
     run.run(100, seconds=1.0)
     report = run.demand()
-    assert (report.held_requests, report.held_tokens, report.arrivals[0].requests) == (8, 800, 8)
+    assert (report.queued_requests, report.queued_tokens, report.arrivals[0].requests) == (8, 800, 8)
     assert report.head_wait["no_worker"] == pytest.approx(100, rel=0.1)
     _appear(run, "u0")
     run.load(run.workers["u0"])
-    assert [each for each in queued if run.sub(each).stage is Stage.HELD] == queued[6:]
+    assert [each for each in queued if run.sub(each).stage is Stage.PENDING] == queued[6:]
     assert _ends(run, queued) == [None] * 8
-    assert run.demand().held_requests == 0
+    assert run.demand().queued_requests == 0
 
 
 def test_requests_beyond_the_buffer_are_refused_with_a_time_to_come_back(lab):
@@ -125,7 +125,7 @@ def test_requests_beyond_the_buffer_are_refused_with_a_time_to_come_back(lab):
     assert {(type(each), each.reason) for each in refused} == {(Overloaded, QUEUE_FULL)}
     assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
     run.relay.leave(requests[0])
-    assert (run.admission.held, run.demand().held_requests, run.demand().arrivals[0].requests) == (7, 7, 8)
+    assert (run.admission.queued, run.demand().queued_requests, run.demand().arrivals[0].requests) == (7, 7, 8)
     requests[8:] = [run.start(max_tokens=5)]
     assert not requests[8].ended
     _appear(run, "u0")

@@ -24,7 +24,7 @@ def test_a_level_has_its_share_however_many_are_below_it(levels):
 def test_each_level_in_use_has_a_quarter_of_what_those_above_it_have():
     """As many tokens, not as many requests; the lowest ranks share theirs evenly."""
     tickets = [ticket(f"{p}-{i}", tokens=10 * (1 + p % 3), priority=p) for i in range(1300) for p in range(5)]
-    queue = held(*tickets, limits=AdmissionLimits(max_held=len(tickets)))
+    queue = held(*tickets, limits=AdmissionLimits(max_queued=len(tickets)))
     served: Counter[str] = Counter()
     while served.total() < 30_000:
         for id in queue.next(room(4), 0):

@@ -49,7 +49,7 @@ def test_the_last_token_is_computed_even_if_the_whole_prompt_is_cached(blocks, o
 @given(st.integers(0, 2**32))
 def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
     source = random.Random(seed)
-    queue = Admission(AdmissionLimits(max_held=40))
+    queue = Admission(AdmissionLimits(max_queued=40))
     waiting, running = set[str](), set[str]()
     for step in range(120):
         kind = source.random()
@@ -75,12 +75,12 @@ def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
             running.remove(done)
             queue.finished(done, source.randint(0, 50))
         queue.check_integrity()
-        assert queue.held == len(waiting)
+        assert queue.queued == len(waiting)
     while waiting:
         started = queue.next(room(60), 1000)
         assert started, "with room for the largest, somebody starts"
         waiting -= set(started)
-    assert queue.held_tokens == 0
+    assert queue.queued_tokens == 0
 
 
 @settings(max_examples=times(20), deadline=None)
@@ -238,7 +238,7 @@ def test_queued_requests_that_no_worker_can_hold_are_refused_also_where_workers_
         queue.cancel("b")
 
 
-@pytest.mark.parametrize("limits", [AdmissionLimits(max_held=3), AdmissionLimits(max_held_tokens=300)])
+@pytest.mark.parametrize("limits", [AdmissionLimits(max_queued=3), AdmissionLimits(max_queued_tokens=300)])
 def test_the_queue_is_bounded(limits):
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
     decision = queue.offer(ticket("d"), BUSY, 0)
@@ -303,7 +303,7 @@ def test_the_wait_estimate_knows_the_service_of_its_own_tenant(deadline, kind):
     ],
 )
 def test_a_refusal_tells_why_and_when_to_come_back(refused, reason, said, retry_after):
-    limits = AdmissionLimits(max_held=5, quotas={"spent": Quota(0, 0)})
+    limits = AdmissionLimits(max_queued=5, quotas={"spent": Quota(0, 0)})
     decision = held(*(ticket(str(i), tokens=600, deadline=0) for i in range(5)), limits=limits).offer(refused, BUSY, 0)
     assert (type(decision), decision.reason, decision.retry_after) == (Refuse, reason, pytest.approx(retry_after))
     assert said in decision.message

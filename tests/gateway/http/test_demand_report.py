@@ -30,7 +30,7 @@ def _worker(age=0.5, **load):
         ({"workers": ()}, False),
         ({"links": (structs.replace(LINK, connected=True),)}, False),
         ({"arrivals": (LengthBucket(1, 1, 1),)}, False),
-        ({"held_requests": 1}, False),
+        ({"queued_requests": 1}, False),
         ({"tokens": ("new",)}, False),
         ({"gateway": "restarted"}, False),
     ],

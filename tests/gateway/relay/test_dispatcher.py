@@ -71,7 +71,7 @@ def test_such_a_request_is_decided_once_a_worker_comes_that_takes_less_than_the_
     run.fleet.remove("u0")
     generation = run.start(max_tokens=(1 << 17) - len(PROMPT))
     sub = run.sub(generation)
-    assert sub.stage is Stage.HELD
+    assert sub.stage is Stage.PENDING
     run.fleet.add("u0", "u0")
     run.workers["u0"].connected = True
     run.greet("u0", max_length=longest)

@@ -120,7 +120,7 @@ def test_a_worker_that_is_gone_holds_nothing(lab, removed):
     if removed:
         run.cut(run.workers["u0"])
         run.relay.workers.removed("u0")
-        assert run.sub(run.start()).stage is Stage.HELD, "without any worker requests wait for one"
+        assert run.sub(run.start()).stage is Stage.PENDING, "without any worker requests wait for one"
     else:
         _lose_core(run, run.workers["u0"])
     assert (run.fleet.worker("u0") is None) is removed

@@ -146,7 +146,7 @@ def test_a_worker_that_stays_after_all_keeps_its_sequences_and_takes_new_ones(la
     run.cut(target)
     run.drain(source)
     new = run.sub(run.start())
-    assert new.stage is Stage.HELD
+    assert new.stage is Stage.PENDING
     run.stay(source)
     assert new.place.decode == source.name
     run.connect()

@@ -35,7 +35,7 @@ def _schedule(lab, seed):
         stages |= {sub.stage for generation in run.generations for sub in run.relay.sub_requests(generation)}
     patient = run.settle()
     assert run.relay.active == run.relay.waiting == 0, [run.relay.sub_requests(g) for g in run.generations]
-    assert run.admission.held == run.admission.held_tokens == 0
+    assert run.admission.queued == run.admission.queued_tokens == 0
     assert not any(worker.engine.jobs for worker in run.workers.values()), "a worker still has work"
     errors = {type(_check(lab, run, generation, generation in patient)) for generation in run.generations}
     return stages, errors, sum(report.source[0] != "p" for report in run.reports())

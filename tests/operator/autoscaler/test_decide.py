@@ -105,7 +105,7 @@ def test_workers_that_start_count_for_what_they_will_do_meanwhile():
     assert _term(after["prefill"], BACKLOG).workers < _term(before["prefill"], BACKLOG).workers
 
 
-HELD = {"held": 50, "held_tokens": 4_000_000, "held_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
+HELD = {"queued": 50, "queued_tokens": 4_000_000, "queued_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
 
 
 @pytest.mark.parametrize(("size", "wish"), [(16, 29), (32, 15)])
@@ -137,10 +137,10 @@ def test_blocks_of_two_sizes_are_added_by_their_tokens():
 def test_queued_prompts_that_wait_for_prefill_count_for_as_long_as_they_decode(output, start, blocks):
     """160,000 tokens in 10,000 blocks: 120 tokens at 0.1 s are a fifth of the 60 s in which prefill takes them on. All
     count where workers start in no time."""
-    queued = {"held": 50, "held_tokens": 160_000, "held_prompt_tokens": 160_000, "head_wait": {"prefill": 2.0}}
+    queued = {"queued": 50, "queued_tokens": 160_000, "queued_prompt_tokens": 160_000, "head_wait": {"prefill": 2.0}}
     traffic = arriving(120, 2000, **queued, output=None if output is None else OutputLengths(output, 0))
     made = _decide(_decoding(traffic, start_seconds=start))["decode"]
-    assert _term(made, KV_BLOCKS).numbers["held"] == blocks
+    assert _term(made, KV_BLOCKS).numbers["queued"] == blocks
     assert _term(made, SLOTS).numbers["sequences"] == pytest.approx(50 * blocks / 10_000)
 
 
@@ -161,7 +161,7 @@ def test_decode_workers_for_what_added_prefill_workers_will_send_are_desired_wit
     prefillers, outputs, most, sequences, wish
 ):
     """10 requests/s of 0.25 s each, far more than is worked off."""
-    waiting = {"held": 100, "held_tokens": 200_000, "held_prompt_tokens": 200_000, "head_wait": {"prefill": 2.0}}
+    waiting = {"queued": 100, "queued_tokens": 200_000, "queued_prompt_tokens": 200_000, "head_wait": {"prefill": 2.0}}
     traffic = arriving(600, 2000, **waiting, output=OutputLengths(outputs, 0))
     workers = [prefiller(f"prefill-{i}", queue_tokens=800_000 // prefillers) for i in range(prefillers)]
     bounds = {"prefill": {"min": 0, "max": most}}

@@ -34,7 +34,7 @@ def _grown(known: Signals, factor: int) -> Signals:
 
     traffic = known.traffic
     prompts = {name: more(getattr(traffic, name)) for name in ("arrivals", "recent", "newest")}
-    held = {name: getattr(traffic, name) * factor for name in ("held", "held_tokens", "held_prompt_tokens")}
+    held = {name: getattr(traffic, name) * factor for name in ("queued", "queued_tokens", "queued_prompt_tokens")}
     return dataclasses.replace(known, traffic=dataclasses.replace(traffic, **prompts, **held))
 
 
@@ -129,8 +129,8 @@ def _scaled(known: Signals, factor: int) -> Signals:
 
     traffic = known.traffic
     prompts = {name: longer(getattr(traffic, name)) for name in ("arrivals", "recent", "newest", "waiting")}
-    held = traffic.held_tokens * factor
-    traffic = dataclasses.replace(traffic, **prompts, held_tokens=held, head_wait={})
+    held = traffic.queued_tokens * factor
+    traffic = dataclasses.replace(traffic, **prompts, queued_tokens=held, head_wait={})
     return dataclasses.replace(known, workers=tuple(map(faster, known.workers)), traffic=traffic)
 
 
@@ -165,7 +165,7 @@ def test_without_a_worker_prompts_that_arrive_keep_the_pool_as_it_is(traffic, cu
 @given(traffics())
 def test_an_empty_service_gets_a_decode_worker_for_any_request_and_nothing_without(traffic):
     made = decide(Signals((), traffic), {}, EMPTY, {"prefill": 0, "decode": 0}, 0.0).pools
-    asked = bool(traffic.held or any(each.requests for each in traffic.recent))
+    asked = bool(traffic.queued or any(each.requests for each in traffic.recent))
     assert {pool: each.desired for pool, each in made.items()} == {"decode": int(asked), "prefill": 0}
 
 

@@ -40,7 +40,7 @@ def test_decisions_continue_their_windows():
         Signals((prefiller(), decoder()), None),
         Signals((prefiller(), decoder()), arriving(1, 100)),
         Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), waiting=prompts(1, 100))),
-        Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), held=1)),
+        Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), queued=1)),
         Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), output=OutputLengths(10.0, 0.0))),
         Signals((prefiller(queue_tokens=5), decoder()), NO_TRAFFIC),
         Signals((prefiller(queue_tokens=None), decoder()), NO_TRAFFIC),

@@ -11,7 +11,7 @@ from legato_operator.autoscaler.signals import DecodeCost, Signals
 from legato_operator.autoscaler.window import Window
 
 ONE, NONE = {"prefill": 1, "decode": 1}, {"prefill": 0, "decode": 0}
-HELD = {"held": 3, "held_tokens": 300, "held_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
+HELD = {"queued": 3, "queued_tokens": 300, "queued_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 EMPTY = Signals((), NO_TRAFFIC)
 UNMEASURED = {"slots": None, "decode_cost": DecodeCost(1.0, 0.0)}  # no term asks for it
@@ -68,7 +68,7 @@ DRAINS = prefiller(draining=True, queue_tokens=9)
     ("known", "current"),
     [
         pytest.param(_idle_but(arriving(60, 100)), ONE, id="it arrives"),
-        pytest.param(_idle_but(dataclasses.replace(NO_TRAFFIC, held=1)), ONE, id="it is queued"),
+        pytest.param(_idle_but(dataclasses.replace(NO_TRAFFIC, queued=1)), ONE, id="it is queued"),
         pytest.param(_idle_but(dataclasses.replace(NO_TRAFFIC, waiting=prompts(1, 10))), ONE, id="it waits"),
         pytest.param(_idle_but(running=1, **UNMEASURED), ONE, id="it runs"),
         pytest.param(_idle_but(waiting=1, **UNMEASURED), ONE, id="it waits for blocks"),

@@ -57,10 +57,10 @@ def test_a_status_of_conditions_alone_leaves_the_rest(build):
 
 def test_what_was_decided(build):
     metrics = _metrics(build, decision=_decision(missing=("rate", "load")))
-    told = [_told(metrics, f"scaling_{name}") for name in ("wish", "needed", "missing_signals")]
+    told = [_told(metrics, f"scaling_{name}") for name in ("recommended", "needed", "missing_signals")]
     assert told == [{("decode",): value} for value in (3, 3, 2)]
     metrics.forget_decisions(DEMO)
-    assert _told(metrics, "scaling_wish") == {}
+    assert _told(metrics, "scaling_recommended") == {}
     assert _told(metrics, "pool_replicas") == {("decode",): 2}
 
 
@@ -88,14 +88,14 @@ def test_a_limit_that_keeps_a_pool_small_is_told(build):
 def test_only_the_leader_tells(build):
     metrics = _metrics(build, decision=_decision())
     metrics.leads = lambda: False
-    assert [_told(metrics, name) for name in ("condition", "scaling_wish", "pool_replicas")] == [{}, {}, {}]
+    assert [_told(metrics, name) for name in ("condition", "scaling_recommended", "pool_replicas")] == [{}, {}, {}]
 
 
 def test_a_service_that_is_gone_is_told_of_no_more(build):
     metrics = _metrics(build, decision=_decision())
     metrics.remove(DEMO)
     metrics.forget_decisions(DEMO)
-    assert _told(metrics, "condition") == _told(metrics, "scaling_wish") == {}
+    assert _told(metrics, "condition") == _told(metrics, "scaling_recommended") == {}
 
 
 async def test_passes_tell_of_a_service_until_it_is_gone(fakes, build):

@@ -17,7 +17,7 @@ from legato_protocol.wire.demand import DemandReport
 
 STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
-HOLDING = demand.encode(structs.replace(REPORT, held_requests=2))
+HOLDING = demand.encode(structs.replace(REPORT, queued_requests=2))
 TOKENS = ("t",)
 SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, True)}
 

@@ -65,8 +65,8 @@ def gateways():
 
 def test_two_gateways_give_the_same_sums_as_one(gateways, build):
     other, pods = Scripted(), (pod("gateway-0"), pod("gateway-1"), pod("decode-0", "decode"))
-    held = {"held_requests": 4, "held_tokens": 40, "held_prompt_tokens": 80, "workers": (load(),)}
-    half = {"held_requests": 2, "held_tokens": 20, "held_prompt_tokens": 40, "workers": (load(),)}
+    held = {"queued_requests": 4, "queued_tokens": 40, "queued_prompt_tokens": 80, "workers": (load(),)}
+    half = {"queued_requests": 2, "queued_tokens": 20, "queued_prompt_tokens": 40, "workers": (load(),)}
     for step in range(5):
         waiting = (LengthBucket(64, 2, 200),)
         one = gateways.look(build, pods[0], pods[2], gateway_0=told(10 * step, **held, waiting=waiting * 2))
@@ -80,7 +80,7 @@ def test_two_gateways_give_the_same_sums_as_one(gateways, build):
     assert (one.traffic.seconds, one.traffic.arrivals) == (8.0, (PromptLengths(64, 40, 4000),))
     assert one.traffic.recent == one.traffic.arrivals
     assert one.traffic.waiting == (PromptLengths(64, 4, 400),)
-    assert (one.traffic.held, one.traffic.held_tokens, one.traffic.held_prompt_tokens) == (4, 40, 80)
+    assert (one.traffic.queued, one.traffic.queued_tokens, one.traffic.queued_prompt_tokens) == (4, 40, 80)
 
 
 def test_no_traffic_is_zero_and_no_answer_is_missing(gateways, build):
@@ -109,7 +109,7 @@ def test_gateways_that_start_or_leave_may_be_silent(gateways, build, fields):
 def test_a_gateway_that_is_not_ready_for_want_of_workers_tells_of_demand(gateways, build):
     waiting = pod(ready=False)
     gateways.look(build, waiting, gateway_0=told())
-    assert gateways.look(build, waiting, gateway_0=told(7, held_requests=7)).traffic.held == 7
+    assert gateways.look(build, waiting, gateway_0=told(7, queued_requests=7)).traffic.queued == 7
 
 
 def test_a_gateway_that_leaves_still_counts(gateways, build):

@@ -149,7 +149,7 @@ def test_pool_status_counts_workers_that_stay(build):
         "cappedBy": None,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
         "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"],
-        "wish": None,
+        "recommended": None,
         "reason": None,
     }
 
@@ -174,13 +174,13 @@ def test_pool_status_has_the_size_that_limits_leave(build, scaling, limited):
 
 
 def test_pool_status_has_what_the_autoscaler_decided_for_as_long_as_it_decides(build):
-    status = {"scaling": {"pools": {"decode": {"wish": 3, "reason": "KVBlocks"}}}}
+    status = {"scaling": {"pools": {"decode": {"recommended": 3, "reason": "KVBlocks"}}}}
     objects = _living(build())
     (patch,) = actions(_plan(build(), objects, status=status), PatchStatus)  # the other pool's is as it was
-    assert (patch.ref.name, patch.status["wish"], patch.status["reason"]) == ("demo-decode", 3, "KVBlocks")
-    _find(objects, "WorkerPool", "demo-decode")["status"] |= {"wish": 3, "reason": "KVBlocks"}
+    assert (patch.ref.name, patch.status["recommended"], patch.status["reason"]) == ("demo-decode", 3, "KVBlocks")
+    _find(objects, "WorkerPool", "demo-decode")["status"] |= {"recommended": 3, "reason": "KVBlocks"}
     (patch,) = actions(_plan(build(), objects), PatchStatus)
-    assert (patch.status["wish"], patch.status["reason"]) == (None, None)
+    assert (patch.status["recommended"], patch.status["reason"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_round_without_traffic_keeps_the_replayed_sizes_and_is_counted():
 
 
 def test_kv_pressure_depends_on_the_recorded_size_of_blocks_and_not_on_the_manifests():
-    waits = Traffic(60.0, (), 10.0, (), held=10, held_prompt_tokens=16_000, output=OutputLengths(500, 0))
+    waits = Traffic(60.0, (), 10.0, (), queued=10, queued_prompt_tokens=16_000, output=OutputLengths(500, 0))
 
     def timeline(recorded, given):
         full = changed(QUIET, "decode", blocks=Blocks(500, 0, 400, size=recorded), running=4)
@@ -103,7 +103,7 @@ def test_kv_pressure_depends_on_the_recorded_size_of_blocks_and_not_on_the_manif
 
 def test_every_change_is_recorded_with_its_terms():
     (change, *_) = replay(_quiet_then_busy(), spec()).changes
-    assert (change["pool"], change["current"], change["wish"], change["reason"]) == ("prefill", 1, 4, "Arrivals")
+    assert (change["pool"], change["current"], change["recommended"], change["reason"]) == ("prefill", 1, 4, "Arrivals")
     assert change["time"] == "2027-01-15T08:00:20Z"
     assert change["terms"][0]["numbers"]["fittingWork"] == 150
 

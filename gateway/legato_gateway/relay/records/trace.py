@@ -93,8 +93,8 @@ class RequestTrace:
         match event:
             case E.ADMITTED:
                 self._end_admission()
-            case E.HELD if self._admission is not None:
-                self._admission.event("held")
+            case E.ENQUEUED if self._admission is not None:
+                self._admission.event("queued")
             case E.PLACED:
                 self._placed(sub, sub.place)
             case E.MIGRATION_STARTED:

@@ -57,7 +57,7 @@ function viewOf(state) {
     workers: [...workers.values()].sort(byRole),
     requests: all.sort((a, b) => b.arrived - a.arrived),
     active: gateways.reduce((sum, gateway) => sum + gateway.active, 0),
-    held: gateways.reduce((sum, gateway) => sum + gateway.queue.held, 0),
+    queued: gateways.reduce((sum, gateway) => sum + gateway.queue.queued, 0),
     problem: state.problem || gateways.map((gateway) => gateway.problem).filter(Boolean).join("; "),
   };
 }

@@ -10,7 +10,7 @@ export function show(view) {
 function totals(view) {
   const ready = (pool) => view.workers.filter((worker) => poolOf(worker) === pool && stateOf(worker)[0] === "ready");
   const shown = [
-    ["Under way", view.active], ["Queued in the gateway", view.held],
+    ["Under way", view.active], ["Queued in the gateway", view.queued],
     ["Prefill workers ready", ready("prefill").length], ["Decode workers ready", ready("decode").length],
   ];
   keyed(byId("totals"), shown, ([name]) => name,

@@ -35,8 +35,8 @@ function attempts(request) {
 
 async function ask(headers) {
   running = new AbortController();
-  const answer = byId("answer"), begun = performance.now();
-  const told = { first: 0, last: 0, tokens: 0, usage: null, error: "" };
+  const answer = byId("answer"), began = performance.now();
+  const stats = { first: 0, last: 0, tokens: 0, usage: null, error: "" };
   begin(answer);
   try {
     const response = await fetch("/v1/chat/completions", {
@@ -48,12 +48,12 @@ async function ask(headers) {
       const { error } = await response.json();
       throw new Error(error?.message ?? error ?? `HTTP ${response.status}`);
     }
-    for await (const event of events(response.body)) take(event, answer, told);
-    if (told.error) throw new Error(told.error);
+    for await (const event of events(response.body)) take(event, answer, stats);
+    if (stats.error) throw new Error(stats.error);
   } catch (error) {
     fail(answer, error);
   } finally {
-    end(answer, told, begun);
+    end(answer, stats, began);
   }
 }
 
@@ -75,14 +75,14 @@ function begin(answer) {
   byId("stop").disabled = false;
 }
 
-function take(event, answer, told) {
-  if (event.error) told.error = event.error.message;
-  if (event.usage) told.usage = event.usage;
+function take(event, answer, stats) {
+  if (event.error) stats.error = event.error.message;
+  if (event.usage) stats.usage = event.usage;
   const text = event.choices?.[0]?.delta?.content;
   if (!text) return;
-  told.last = performance.now();
-  told.first ||= told.last;
-  told.tokens += 1;
+  stats.last = performance.now();
+  stats.first ||= stats.last;
+  stats.tokens += 1;
   answer.append(text);
   answer.scrollTop = answer.scrollHeight;
 }
@@ -93,7 +93,7 @@ function fail(answer, error) {
   answer.append(make("p", {}, `The request failed: ${error.message}`));
 }
 
-function end(answer, told, begun) {
+function end(answer, stats, began) {
   const stopped = running.signal.aborted ? "stopped; " : "";
   running = null;
   answer.setAttribute("aria-busy", "false");
@@ -101,10 +101,10 @@ function end(answer, told, begun) {
   const hadFocus = document.activeElement === byId("stop");
   byId("stop").disabled = true;
   if (hadFocus) byId("send").focus();
-  const tokens = told.usage?.completion_tokens ?? told.tokens;
-  const rate = told.last > told.first ? (tokens - 1) / ((told.last - told.first) / 1000) : 0;
-  setText(byId("numbers"), told.first
-    ? `${stopped}first token after ${seconds((told.first - begun) / 1000)}, ${count(tokens)} tokens` +
+  const tokens = stats.usage?.completion_tokens ?? stats.tokens;
+  const rate = stats.last > stats.first ? (tokens - 1) / ((stats.last - stats.first) / 1000) : 0;
+  setText(byId("numbers"), stats.first
+    ? `${stopped}first token after ${seconds((stats.first - began) / 1000)}, ${count(tokens)} tokens` +
       (rate ? `, ${rate.toFixed(1)} tokens/s` : "")
     : `${stopped}no token`);
 }

@@ -14,13 +14,13 @@ export function show(view) {
 
 // Seconds by phase. A request without a token has waited for its first one until now.
 export function spent(request, now) {
-  const told = request.seconds ?? {};
-  const total = told.total ?? Math.max(0, now - request.arrived);
-  const first = told.first_token ?? total;
-  const known = (told.queue ?? 0) + (told.prefill ?? 0) + (told.handoff ?? 0);
+  const timings = request.seconds ?? {};
+  const total = timings.total ?? Math.max(0, now - request.arrived);
+  const first = timings.first_token ?? total;
+  const known = (timings.queue ?? 0) + (timings.prefill ?? 0) + (timings.handoff ?? 0);
   return {
-    total, queue: told.queue ?? Math.max(0, first - known), prefill: told.prefill, handoff: told.handoff,
-    decode: told.first_token === undefined ? undefined : Math.max(0, total - told.first_token),
+    total, queue: timings.queue ?? Math.max(0, first - known), prefill: timings.prefill, handoff: timings.handoff,
+    decode: timings.first_token === undefined ? undefined : Math.max(0, total - timings.first_token),
   };
 }
 
@@ -51,12 +51,12 @@ function update(element, request, longest) {
 }
 
 function listed(request, state) {
-  const told = request.seconds ?? {}, shown = request.spent;
+  const timings = request.seconds ?? {}, shown = request.spent;
   return [
     ["Request", request.id], ["Arrived", clock(request.arrived)], ["State", state],
     ["Workers", servedBy(request)], ["Attempts", count(request.attempt)],
     ["Prompt", `${count(request.prompt_tokens)} tokens`], ["Answer", `${count(request.output_tokens)} tokens`],
-    ["First token", seconds(told.first_token)], ["Queue", seconds(shown.queue)], ["Prefill", seconds(shown.prefill)],
+    ["First token", seconds(timings.first_token)], ["Queue", seconds(shown.queue)], ["Prefill", seconds(shown.prefill)],
     ["Hand-off", seconds(shown.handoff)], ["Decode", seconds(shown.decode)],
     ["KV handed off", handedOff(request)], ["Route", request.why || "–"],
   ];

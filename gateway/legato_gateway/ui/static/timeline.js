@@ -8,7 +8,7 @@ const LANE = 62, GAP = 24, LEFT = 2;
 const POOLS = ["prefill", "decode"];
 
 const samples = new Map(); // by gateway, oldest first
-let shown = { from: 0, until: 1, points: [], wishes: {}, pools: [] };
+let shown = { from: 0, until: 1, points: [], sizes: {}, pools: [] };
 
 // The time up to which the samples of all gateways are known.
 export function known() {
@@ -30,7 +30,7 @@ export function show(view) {
   const points = merged();
   const until = view.now, from = Math.min(until - LEAST, Math.max(until - WINDOW, points[0]?.time ?? until));
   const pools = POOLS.filter((pool) => view.scaling?.pools?.[pool] || points.some((point) => point.pools[pool]));
-  shown = { from, until, points, wishes: wishes(view.scaling), pools };
+  shown = { from, until, points, sizes: sizes(view.scaling), pools };
   decisions(view.scaling, view.service);
   paint();
   readout();
@@ -51,9 +51,9 @@ function merged() {
   for (const list of samples.values()) {
     for (const sample of list) {
       const step = Math.floor(sample.time / STEP);
-      const point = points.get(step) ?? { time: sample.time, active: 0, held: 0, pools: {} };
+      const point = points.get(step) ?? { time: sample.time, active: 0, queued: 0, pools: {} };
       point.active += sample.active;
-      point.held += sample.held;
+      point.queued += sample.queued;
       for (const [role, pool] of Object.entries(sample.pools)) {
         point.pools[role === "prefill" ? "prefill" : "decode"] = pool;
       }
@@ -66,27 +66,27 @@ function merged() {
 const unix = (text) => Date.parse(text) / 1000;
 
 // The changes of the desired size, by pool: [[time, size], …]. The first entry has the time 0.
-function wishes(scaling) {
-  const found = {};
+function sizes(scaling) {
+  const changes = {};
   for (const pool of POOLS) {
     const now = scaling?.pools?.[pool];
     if (!now) continue;
     const records = (scaling.records ?? []).filter((record) => record.pool === pool);
-    found[pool] = [[0, records[0]?.current ?? now.wish], ...records.map((record) => [unix(record.time), record.wish])];
-    if (found[pool].at(-1)[1] !== now.wish) found[pool].push([unix(now.time), now.wish]);
+    changes[pool] = [[0, records[0]?.current ?? now.recommended], ...records.map((record) => [unix(record.time), record.recommended])];
+    if (changes[pool].at(-1)[1] !== now.recommended) changes[pool].push([unix(now.time), now.recommended]);
   }
-  return found;
+  return changes;
 }
 
-const wishAt = (pool, time) => shown.wishes[pool]?.findLast(([since]) => since <= time)?.[1];
+const sizeAt = (pool, time) => shown.sizes[pool]?.findLast(([since]) => since <= time)?.[1];
 
 const pressure = (pool) => (pool && pool.total_blocks ? (100 * pool.used_blocks) / pool.total_blocks : 0);
 
 const LANES = [
-  { name: "Requests", areas: [["active", (p) => p.active], ["held", (p) => p.held]], least: 4 },
+  { name: "Requests", areas: [["active", (p) => p.active], ["queued", (p) => p.queued]], least: 4 },
   { name: "Queued tokens", lines: (pool) => (p) => p.pools[pool]?.queue_tokens ?? 0, least: 100 },
   { name: "KV blocks used, %", lines: (pool) => (p) => pressure(p.pools[pool]), least: 100 },
-  { name: "Workers, ready and desired", lines: (pool) => (p) => p.pools[pool]?.ready ?? 0, least: 2, wish: true, steps: true },
+  { name: "Workers, ready and desired", lines: (pool) => (p) => p.pools[pool]?.ready ?? 0, least: 2, recommended: true, steps: true },
 ];
 
 function paint() {
@@ -118,21 +118,21 @@ function paintLane(lane, top, x, width) {
     const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // shows both
     const some = points.filter((point) => lane.steps || point.pools[pool]); // without workers, 0 are ready
     parts.push(draw("path", { class: `line s-${pool}`, d: path(some.map((p) => [x(p.time), at(value(p))]), lane.steps) }));
-    if (lane.wish && shown.wishes[pool]) parts.push(...paintWish(pool, x, at));
+    if (lane.recommended && shown.sizes[pool]) parts.push(...paintSizes(pool, x, at));
   }
   return draw("g", {}, ...parts);
 }
 
 function values(lane, point) {
   if (lane.areas) return lane.areas.map(([, value]) => value(point));
-  return POOLS.flatMap((pool) => [lane.lines(pool)(point), lane.wish ? wishAt(pool, point.time) ?? 0 : 0]);
+  return POOLS.flatMap((pool) => [lane.lines(pool)(point), lane.recommended ? sizeAt(pool, point.time) ?? 0 : 0]);
 }
 
-function paintWish(pool, x, y) {
-  const changes = shown.wishes[pool].filter(([time]) => time > shown.from && time <= shown.until);
-  const ends = [[shown.from, wishAt(pool, shown.from)], ...changes, [shown.until, wishAt(pool, shown.until)]];
+function paintSizes(pool, x, y) {
+  const changes = shown.sizes[pool].filter(([time]) => time > shown.from && time <= shown.until);
+  const ends = [[shown.from, sizeAt(pool, shown.from)], ...changes, [shown.until, sizeAt(pool, shown.until)]];
   return [
-    draw("path", { class: `line wish s-${pool}`, d: path(ends.map(([time, size]) => [x(time), y(size)]), true) }),
+    draw("path", { class: `line recommended s-${pool}`, d: path(ends.map(([time, size]) => [x(time), y(size)]), true) }),
     ...changes.map(([time, size]) => draw("circle", { class: `s-${pool}`, cx: x(time), cy: y(size), r: 4 })),
   ];
 }
@@ -166,11 +166,11 @@ function readout() {
   placeMark();
   if (!point) return;
   const pools = shown.pools.map((pool) => {
-    const told = point.pools[pool], wish = wishAt(pool, point.time);
-    return `${pool}: ${told?.ready ?? 0} ready${wish === undefined ? "" : `, ${wish} wished for`}` +
-      (told ? `, ${count(told.queue_tokens)} tokens queued, ${count(pressure(told))} % of KV blocks used` : "");
+    const sample = point.pools[pool], size = sizeAt(pool, point.time);
+    return `${pool}: ${sample?.ready ?? 0} ready${size === undefined ? "" : `, ${size} recommended`}` +
+      (sample ? `, ${count(sample.queue_tokens)} tokens queued, ${count(pressure(sample))} % of KV blocks used` : "");
   });
-  const text = [`${clock(point.time)}: ${point.active} under way, ${point.held} queued`, ...pools].join("; ");
+  const text = [`${clock(point.time)}: ${point.active} under way, ${point.queued} queued`, ...pools].join("; ");
   setText(byId("readout"), text);
   byId("cursor").setAttribute("aria-valuetext", text);
 }
@@ -186,7 +186,7 @@ function entry(record) {
   const terms = record.terms.map((term) => `${term.reason} asks for ${term.workers.toFixed(2)}`).join(", ");
   const capped = record.cappedBy ? `, capped by ${record.cappedBy}` : "";
   const button = make("button", { type: "button" },
-    `${clock(unix(record.time))}  ${record.pool} ${record.current} → ${record.wish}: ${record.reason}${capped}`,
+    `${clock(unix(record.time))}  ${record.pool} ${record.current} → ${record.recommended}: ${record.reason}${capped}`,
     make("br"), make("span", { class: "small" }, terms || "nothing asks for a worker"));
   const jump = () => move((unix(record.time) + STEP - shown.from) / (shown.until - shown.from));
   button.addEventListener("click", jump);

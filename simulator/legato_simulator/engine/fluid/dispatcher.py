@@ -39,7 +39,7 @@ class Dispatcher:
 
     def refuses(self, request: SimulatedRequest) -> bool:
         """Returns True if the queue is full."""
-        return len(self.queue) >= LIMITS.max_held or self.queued_tokens + request.uncached > LIMITS.max_held_tokens
+        return len(self.queue) >= LIMITS.max_queued or self.queued_tokens + request.uncached > LIMITS.max_queued_tokens
 
     def expect(self, request: SimulatedRequest, now: float) -> None:
         """Sets the tokens to compute, given the worker that has most of its prefix."""

@@ -36,7 +36,7 @@ class OperatorView:
             ready=pods.ready(now),
             requests=recent / RECENT,
             in_flight=both if self._spec.disaggregated else {"decode": prompts + decoding},
-            queue_tokens=sum(worker.load.queue_tokens for worker in report.workers) + report.held_tokens,
+            queue_tokens=sum(worker.load.queue_tokens for worker in report.workers) + report.queued_tokens,
             kv_usage=used / total if total else 0.0,
         )
 

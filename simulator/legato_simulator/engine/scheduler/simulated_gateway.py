@@ -43,7 +43,7 @@ class SimulatedGateway:
     @property
     def waiting(self) -> bool:
         """True if a request waits for a change of the fleet."""
-        return bool(self._admission.held or self._waiting or self._migrations.waiting)
+        return bool(self._admission.queued or self._waiting or self._migrations.waiting)
 
     @property
     def poll_interval(self) -> float:
@@ -146,7 +146,7 @@ class SimulatedGateway:
             if request.tried != self._fleet.openings:
                 self._dispatch(request)
         self._migrations.on_fleet_change()
-        if self._admission.held:
+        if self._admission.queued:
             for id, decision in policy.queued_decisions(self._admission, self._fleet.snapshot(), now):
                 self._apply(self._offered.pop(id), decision)
         self._demand.head(self._admission.obstacle, now)
@@ -166,9 +166,9 @@ class SimulatedGateway:
             output_squares=float(demand.output_squares),
             head_wait=dict(demand.head_wait(now)),
             waiting=waiting.buckets(),
-            held_requests=len(queued),
-            held_tokens=sum(request.uncached for request in queued),
-            held_prompt_tokens=sum(request.prompt for request in queued),
+            queued_requests=len(queued),
+            queued_tokens=sum(request.uncached for request in queued),
+            queued_prompt_tokens=sum(request.prompt for request in queued),
             workers=tuple(self._reported(worker, age) for worker, age in ages if worker.name in self._workers),
         )
 
@@ -194,7 +194,7 @@ class SimulatedGateway:
         """Sends a request to workers, or lets it wait for one."""
         snapshot = self._fleet.snapshot()
         tenants = 0 if request.made else self._admission.alternating_tenants(request.tenant)
-        queued = self._admission.held_tokens
+        queued = self._admission.queued_tokens
         need = replace(request.need(), waited=self._waited(request), behind=queued, tenants=tenants)
         predicted = self._predicted.match(request.hashes, self._time.now)
         soon = {worker: blocks for (worker, _), blocks in predicted.items()}

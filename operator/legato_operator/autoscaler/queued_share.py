@@ -15,20 +15,20 @@ from legato_operator.autoscaler.signals import Signals, Traffic, WorkerSignals
 AHEAD = 2.0  # seconds for which a request occupies a decode worker before it decodes, while its prompt is queued
 
 
-def held_share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
+def queued_share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
     """Returns a fraction of the queued requests, above 1 if many more will arrive before a worker started now serves.
 
     `prompts` are the terms of the prefill pool, empty without one.
     """
     traffic = signals.traffic
-    if traffic is None or not traffic.held:
+    if traffic is None or not traffic.queued:
         return 0.0
     start = start_seconds(workers)
     waiting = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
     lasting = max(waiting, _decoding_share(traffic, spec.slo.tpot, start))
     arriving = sum(bucket.requests for bucket in traffic.recent) / traffic.recent_seconds
-    coming = min(_sent(signals, workers, spec, prompts), traffic.held + arriving * start)
-    return max(lasting, coming / traffic.held)
+    coming = min(_sent(signals, workers, spec, prompts), traffic.queued + arriving * start)
+    return max(lasting, coming / traffic.queued)
 
 
 def _decoding_share(traffic: Traffic, tpot: float, start: float) -> float:
