@@ -17,7 +17,7 @@ from legato_cli.manifests import validate
 from legato_cli.models import prepare
 from legato_cli.processes import gateway, operator, worker
 from legato_cli.recording import arguments as record
-from legato_cli.services import describe, explain, logs, rotate_token, scale, state, status
+from legato_cli.services import describe, explain, logs, profile, rotate_token, scale, state, status
 from legato_cli.simulate import arguments as simulate
 from legato_cli.ui import command as ui
 from legato_protocol.settings.flags import SettingsError
@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, Command] = {
     "logs": logs,
     "state": state,
     "explain": explain,
+    "profile": profile,
     "ui": ui,
     "doctor": doctor,
     "prepare": prepare,

@@ -1,4 +1,5 @@
-"""All errors that the engine raises on purpose. All but RequestRejected are permanent: the same start fails again.
+"""All errors that the engine raises on purpose. All but RequestRejected and ProfileFailed are permanent:
+the same start fails again.
 
 EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the maximum length
@@ -6,6 +7,7 @@ EngineError
 ├── KernelFailed               a kernel cannot be compiled or started on this device
 ├── UnusableFormat             this backend does not support the number format
 ├── UnusableProfile            the file is not a profile of a worker
+├── ProfileFailed              steps cannot be recorded
 ├── StartFailed                the core reported why it can never start
 ├── RequestRejected            a rejected request (`scheduler.requests.limits`), with a code
 └── ModelError                 the model cannot be served; raised before the worker serves
@@ -43,6 +45,10 @@ class UnusableFormat(EngineError):
 
 class UnusableProfile(EngineError):
     """The file is not a profile of a worker. The text names the file and the fault."""
+
+
+class ProfileFailed(EngineError):
+    """Steps cannot be recorded, or the trace cannot be written. The text says why."""
 
 
 class TooLittleMemory(EngineError, ValueError):

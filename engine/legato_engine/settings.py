@@ -76,6 +76,7 @@ class WorkerSettings:
     step_limit: float = 120.0
     start_limit: float = 600.0
     pod_revision: str = ""
+    nvtx: bool = False  # opens ranges of steps and their parts, for NVIDIA's profilers
     traces: bool = False  # sent to the address in OpenTelemetry's standard variables
     token_folder: str | None = None  # folder with the service's tokens, followed for changes; None: only `token`
     internal_tls_folder: str | None = None  # folder with certificate, key and authority, followed for changes
@@ -258,10 +259,19 @@ def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
         **flags.given(given, WorkerSettings),
         token=environ.get(names.ENV_TOKEN, ""),
         parent=flags.parent(environ),
+        nvtx=_is_on(environ, names.ENV_NVTX),
         traces=switch.is_on(environ),
     )
     _check_together(settings)
     return settings
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    """True for 1; False for 0 or an unset variable. Raises SettingsError."""
+    value = environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise SettingsError(f"{name}: not a valid value: {value} (0 or 1)")
+    return value == "1"
 
 
 def _check_together(settings: WorkerSettings) -> None:

@@ -24,6 +24,7 @@ OPERATOR_PORT = 8083
 ENV_TOKEN = "LEGATO_TOKEN"  # the service's token, which authenticates streams and hand-offs
 ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
 ENV_PREPARED = "LEGATO_PREPARED"  # read-only folder with models and kernels that an image was built with
+ENV_NVTX = "LEGATO_NVTX"  # 1: workers open ranges for NVIDIA's profilers
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
 TLS_CERTIFICATE = "tls.crt"  # keys of a Secret of the type kubernetes.io/tls, and names of its files

@@ -12,7 +12,7 @@ from answering_server import serving
 from fake_gateway import FakeGateway
 
 from legato_cli.local import admin
-from legato_cli.ui.target import GatewayTarget, UITarget
+from legato_cli.ui.target import ControlTarget, UITarget
 
 pytestmark = pytest.mark.timeout(90)  # a hang is a failure, a busy machine is not
 
@@ -22,7 +22,7 @@ async def gateway():
     """One behind the answers of a `legato up`."""
     fake = FakeGateway()
     async with serving(fake.answer) as address:
-        target = UITarget((GatewayTarget("g0", address),), "secret", {})
+        target = UITarget((ControlTarget("g0", address),), "secret", {})
 
         async def answer(_order):
             return {"target": target.message()}

@@ -17,7 +17,7 @@ from legato_cli.errors import ServiceUnavailable
 from legato_cli.local import admin
 from legato_cli.ui import kubernetes, proxy, sources, target
 from legato_cli.ui.kubernetes import KubernetesSource
-from legato_cli.ui.target import GatewayTarget, UITarget
+from legato_cli.ui.target import ControlTarget, UITarget
 from legato_operator.api import parsing
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
@@ -30,7 +30,7 @@ SERVICE = {"name": "chat", "namespace": "prod", "conditions": [], "scaling": {"p
 
 class KnownTarget:
     def __init__(self, *addresses):
-        self.target = UITarget(tuple(GatewayTarget(f"g{i}", at) for i, at in enumerate(addresses)), "secret", SERVICE)
+        self.target = UITarget(tuple(ControlTarget(f"g{i}", at) for i, at in enumerate(addresses)), "secret", SERVICE)
 
     async def find(self):
         if isinstance(self.target, Exception):
@@ -151,7 +151,7 @@ async def test_routes_alongside_the_page_need_no_token():
         assert await metrics.text() == "legato_operator_leader 1.0"
 
 
-async def test_a_running_service_gives_its_ready_gateways_its_token_and_what_was_decided():
+async def test_a_running_service_gives_its_ready_processes_its_token_and_what_was_decided():
     store, scaling = Store(lambda: "2026-01-01T00:00:00Z"), {"pools": {}, "records": []}
     await store.apply(manifest(), "test")
     await store.patch_status(DEMO, {"scaling": scaling})
@@ -163,7 +163,8 @@ async def test_a_running_service_gives_its_ready_gateways_its_token_and_what_was
     async with admin.listening(DEMO.name, operations(store).answer):
         known = await sources.LocalSource(None).find()
     service = {"name": "demo", "namespace": "default", "conditions": [], "scaling": scaling}
-    assert known == UITarget((GatewayTarget("gateway-b", "127.0.0.1:4321"),), "the-token", service)
+    gateways, workers = ((ControlTarget(name, "127.0.0.1:4321"),) for name in ("gateway-b", "decode-0"))
+    assert known == UITarget(gateways, "the-token", service, workers)
     assert target.from_message(known.message()) == known, "it travels between processes"
 
 
@@ -186,7 +187,10 @@ def pods(monkeypatch, kubectl):
 
     async def read(_cluster, ref):
         assert ref == REF
-        return UITarget(tuple(GatewayTarget(name, "10.0.0.1:8082") for name in ready), "secret", {"name": "chat"})
+        gateways, workers = (
+            tuple(ControlTarget(name, "10.0.0.1:8082") for name in pods) for pods in (ready, ["decode-0", "decode-1"])
+        )
+        return UITarget(gateways, "secret", {"name": "chat"}, workers)
 
     monkeypatch.setattr(kubernetes, "read", read)
     return ready
@@ -215,6 +219,12 @@ async def test_each_gateway_gets_one_forward_and_none_is_left(pods, source):
     assert ["pod/gateway" in " ".join(child.cmdline()) for child in _children()] == [True, True]
     pods.remove("gateway-0")
     assert await _names(source) == ["gateway-1"]
+    assert len(_children()) == 1
+
+
+async def test_only_the_chosen_worker_gets_a_forward(pods, source):
+    worker, token = await source.find_worker("decode-0")
+    assert (worker, token) == (ControlTarget("decode-0", "127.0.0.1:4000"), "secret")
     assert len(_children()) == 1
 
 

@@ -12,6 +12,7 @@ from grammar_vocabulary import COMPILER, END, TOKENS
 
 from legato_engine.grammars.position import GrammarPosition
 from legato_engine.kernels.torch import sampling as by_torch
+from legato_engine.ranges import Ranges
 from legato_engine.runner import cores
 from legato_engine.runner.plan import RunnerPlan
 from legato_engine.runner.runner import Runner
@@ -90,7 +91,7 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     config = SimpleNamespace(max_length=100)
     weights, sizes = SimpleNamespace(fingerprint="weights", config=config), ChosenSizes(0, 100, 64)
     plan = RunnerPlan(cast(Any, weights), chosen, cast(Any, SimpleNamespace(windows=())), sizes)
-    runner = Runner(plan, cast(Any, model), cast(Any, backend), cast(Any, arena))
+    runner = Runner(plan, cast(Any, model), cast(Any, backend), cast(Any, arena), None, Ranges())
     runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
     assert len(released) == 1
 

@@ -1,5 +1,8 @@
 """A real worker: two processes with a tiny model, real signals. Two started workers serve most tests of this file."""
 
+import asyncio
+import gzip
+import json
 import os
 import signal
 from pathlib import Path
@@ -47,6 +50,16 @@ def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worke
     """Priorities hold within a session: one for each core would make those of prefill workers useless."""
     assert os.getpgid(worker.core()) == worker.core()
     assert os.getsid(worker.core()) == os.getsid(worker.popen.pid)
+
+
+async def test_a_trace_of_the_next_steps_has_their_parts(worker):
+    async with worker.dial("/stream") as gateway:
+        await greet(gateway)
+        await gateway.send(stream.encode(generate("traced", 60)))
+        status, trace = await asyncio.to_thread(worker.post, "/profile", b'{"steps": 5, "timeout": 60}')
+        assert status == 200, trace
+        events = [event.get("name") for event in json.loads(gzip.decompress(trace))["traceEvents"]]
+        assert (events.count("step"), "decode" in events, "sampling" in events) == (5, True, True)
 
 
 async def test_a_sequence_goes_from_one_process_to_another(workers):

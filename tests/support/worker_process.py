@@ -41,6 +41,16 @@ class Process:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Posts to the control port."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports['control']}{path}", body)
+        request.add_header("Authorization", f"Bearer {TOKEN}")
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
     def state(self) -> dict[str, Any]:
         return json.loads(self.get("control", "/state")[1])
 

@@ -1,4 +1,4 @@
-"""A service on Kubernetes, read with the user's kubeconfig. Its gateways are reached by `kubectl port-forward`."""
+"""A service on Kubernetes, read with the user's kubeconfig. Its processes are reached by `kubectl port-forward`."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from legato_cli.errors import ServiceUnavailable
-from legato_cli.ui.target import GatewayTarget, UITarget, read
+from legato_cli.ui.target import ControlTarget, UITarget, choose_worker, read
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.errors import ClusterError, ManifestError
 from legato_operator.kubernetes.client import connection
@@ -36,7 +36,7 @@ async def source(namespace: str, service: str) -> AsyncIterator["KubernetesSourc
 
 
 class KubernetesSource:
-    """A `TargetSource`. Owns one `kubectl` for each ready gateway."""
+    """A `ServiceSource`. Owns one `kubectl` for each ready gateway, or for one worker."""
 
     def __init__(self, cluster: Cluster, ref: Ref) -> None:
         self.cluster = cluster
@@ -45,21 +45,30 @@ class KubernetesSource:
         self._lock = asyncio.Lock()  # concurrent requests start only one forward
 
     async def find(self) -> UITarget:
-        try:
-            target = await read(self.cluster, self._ref)
-        except (ClusterError, ManifestError) as error:
-            raise ServiceUnavailable(str(error)) from None
+        target = await self._read()
         async with self._lock:
             reached = await self._reach(target.gateways[:MOST])
         return replace(target, gateways=reached)
+
+    async def find_worker(self, name: str | None) -> tuple[ControlTarget, str]:
+        target = await self._read()
+        async with self._lock:
+            (worker,) = await self._reach((choose_worker(target, name),))
+        return worker, target.token
+
+    async def _read(self) -> UITarget:
+        try:
+            return await read(self.cluster, self._ref)
+        except (ClusterError, ManifestError) as error:
+            raise ServiceUnavailable(str(error)) from None
 
     async def close(self) -> None:
         """Ends all port forwards."""
         await asyncio.gather(*(forward.end() for forward in self._forwards.values()))
         self._forwards.clear()
 
-    async def _reach(self, gateways: tuple[GatewayTarget, ...]) -> tuple[GatewayTarget, ...]:
-        wanted = {gateway.name: gateway for gateway in gateways}
+    async def _reach(self, processes: tuple[ControlTarget, ...]) -> tuple[ControlTarget, ...]:
+        wanted = {process.name: process for process in processes}
         for name, forward in list(self._forwards.items()):
             if name not in wanted or forward.ended:
                 del self._forwards[name]
@@ -74,8 +83,8 @@ class KubernetesSource:
         if failed and not self._forwards:
             raise failed[0]
         return tuple(
-            replace(gateway, address=self._forwards[name].address)
-            for name, gateway in wanted.items()
+            replace(process, address=self._forwards[name].address)
+            for name, process in wanted.items()
             if name in self._forwards
         )
 
@@ -106,9 +115,7 @@ async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
     try:
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     except OSError as error:
-        raise ServiceUnavailable(
-            f"kubectl cannot be started: {error.strerror} (it forwards the gateway's control port)"
-        ) from None
+        raise ServiceUnavailable(f"kubectl cannot be started: {error.strerror} (it forwards a control port)") from None
     assert process.stdout is not None
     assert process.stderr is not None
     try:

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from legato_cli.errors import ServiceUnavailable
-from legato_cli.ui.target import GatewayTarget, TargetSource, UITarget
+from legato_cli.ui.target import ControlTarget, TargetSource, UITarget
 
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
@@ -121,7 +121,7 @@ class UIProxy:
             self._cached, self._read_at = await self._targets.find(), now
         return self._cached
 
-    async def _ask(self, gateway: GatewayTarget, target: UITarget, query: str) -> dict[str, Any] | None:
+    async def _ask(self, gateway: ControlTarget, target: UITarget, query: str) -> dict[str, Any] | None:
         """Returns a gateway's state, or None if it does not answer."""
         url = f"{gateway.url}/ui/state?{query}"
         try:

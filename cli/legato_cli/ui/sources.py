@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking
-from legato_cli.ui.target import TargetSource, UITarget, from_message, read
+from legato_cli.ui.target import ControlTarget, TargetSource, UITarget, WorkerSource, choose_worker, from_message, read
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.errors import ClusterError
 
@@ -19,6 +20,10 @@ class LocalSource:
 
     async def find(self) -> UITarget:
         return from_message((await asyncio.to_thread(asking.ask, None, self._service, {"do": "ui"}))["target"])
+
+    async def find_worker(self, name: str | None) -> tuple[ControlTarget, str]:
+        target = await self.find()
+        return choose_worker(target, name), target.token
 
 
 class OwnSource:
@@ -35,7 +40,11 @@ class OwnSource:
             raise ServiceUnavailable(str(error)) from None
 
 
-def source(namespace: str | None, service: str | None) -> AbstractAsyncContextManager[TargetSource]:
+class ServiceSource(TargetSource, WorkerSource, Protocol):
+    """A source of a whole service, or of one worker."""
+
+
+def source(namespace: str | None, service: str | None) -> AbstractAsyncContextManager[ServiceSource]:
     """Returns a source for the service on Kubernetes if there is a namespace, else for the named or only `legato up`.
 
     Raises ServiceUnavailable.

@@ -23,6 +23,7 @@ _EXIT_PERMANENT = 2
 # libgomp's default, milliseconds, makes steps many times as long when other programs use the cores. torch reads it when
 # it is loaded.
 _SPINS = "10000"
+_NO_LOG = "99"  # level of messages that torch's profiler writes to stderr
 
 
 def main() -> int:
@@ -33,6 +34,7 @@ def main() -> int:
     os.setpgid(0, 0)
     faulthandler.enable()
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+    os.environ.setdefault("KINETO_LOG_LEVEL", _NO_LOG)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the server decides when the core ends
     channel = ServerChannel(socket.socket(fileno=descriptor))

@@ -9,6 +9,7 @@ from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
 from legato_engine.core.loop import CoreParts
+from legato_engine.core.profiling import Profiling
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
@@ -73,7 +74,8 @@ def load(
         catalog = AdapterCatalog(adapters, model.open_adapter, clock)
         catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
-    parts = CoreParts(compute, runner, scheduler, events, agent, grammars, adapters, catalog, clock)
+    profiling = Profiling(compute, model.profiler, clock)
+    parts = CoreParts(compute, runner, scheduler, events, agent, grammars, adapters, catalog, profiling, clock)
     return parts, _ready(hello, model, carrier, catalog)
 
 

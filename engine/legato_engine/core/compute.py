@@ -22,6 +22,10 @@ class Compute(Protocol):
         """Starts a step and returns immediately. No other step may be running."""
         ...
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Runs `work`, which raises nothing, after the step that is running and before later ones."""
+        ...
+
     def result(self) -> StepOutput | None:
         """The finished step's output; None while the step runs. Raises the step's exception."""
         ...
@@ -45,6 +49,9 @@ class ComputeThread:
 
     def start(self, step: Callable[[], StepOutput]) -> None:
         self._thread.submit(step).add_done_callback(self._done.put)
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._thread.submit(work)
 
     def result(self) -> StepOutput | None:
         done = self._done.take()

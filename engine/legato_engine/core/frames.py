@@ -40,6 +40,14 @@ class FromGateway(Value, frozen=True):
     data: bytes
 
 
+class ProfileOrder(Value, frozen=True):
+    """Asks for a Chrome trace of the next `steps` at `path`, if they are computed within `timeout` seconds."""
+
+    path: str
+    steps: int
+    timeout: float
+
+
 class Inbox(Message, tag="in", frozen=True):
     """Everything received since the last one, oldest first."""
 
@@ -50,6 +58,7 @@ class Inbox(Message, tag="in", frozen=True):
     order: int = 0  # number of this order to drain, or to serve again
     tokens: tuple[str, ...] = ()  # the service's tokens; the first is shown to peers; empty: unchanged
     adapters: AdapterList | None = None  # adapters to offer; None: unchanged
+    profile: ProfileOrder | None = None
 
 
 # ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,8 +161,14 @@ class IterationReport(Message, tag="iteration", frozen=True):
     offer: AdapterOffer | None = None  # None: unchanged
 
 
+class Profiled(Message, tag="profiled", frozen=True):
+    """The last order for a profile has an outcome: its file is written, or there is a reason why not."""
+
+    reason: str = ""
+
+
 ToCore = Start | Inbox
-FromCore = Loading | NotStarting | Ready | Beat | IterationReport
+FromCore = Loading | NotStarting | Ready | Beat | IterationReport | Profiled
 
 _encoder = msgspec.msgpack.Encoder()
 _to_core: "msgspec.msgpack.Decoder[ToCore]" = msgspec.msgpack.Decoder(ToCore)

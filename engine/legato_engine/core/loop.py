@@ -21,6 +21,7 @@ from legato_engine.core.frames import Inbox, IterationReport
 from legato_engine.core.handoff.receivers import HandoffReceivers
 from legato_engine.core.handoff.senders import HandoffSenders
 from legato_engine.core.handoff.sides import HandoffSides
+from legato_engine.core.profiling import Profiling
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.reporting.load_reporter import LoadReporter
 from legato_engine.core.reporting.outbox import Outbox
@@ -29,6 +30,7 @@ from legato_engine.core.reporting.rates import Rates
 from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.events import EventLog
+from legato_engine.ranges import HANDOFF
 from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.results import Emission
@@ -61,6 +63,7 @@ class CoreParts:
     grammars: Compilations
     adapters: ResidentAdapters
     catalog: AdapterCatalog | None
+    profiling: Profiling
     clock: Callable[[], float]
 
 
@@ -72,6 +75,7 @@ class Core:
         self._scheduler = scheduler = parts.scheduler
         self._events = parts.events
         self._catalog = parts.catalog
+        self._profiling = parts.profiling
         self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = parts.clock
         self._outbox = Outbox(PhaseLog(parts.clock))
@@ -85,7 +89,8 @@ class Core:
         self._computing = False
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
-        for source in (channel, parts.compute, parts.grammars, parts.adapters, parts.agent, parts.catalog):
+        sources = (channel, parts.compute, parts.grammars, parts.adapters, parts.profiling, parts.agent, parts.catalog)
+        for source in sources:
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 
@@ -127,10 +132,13 @@ class Core:
                 self._handoffs.agent.trust(frame.tokens)
             if frame.adapters is not None and self._catalog is not None:
                 self._catalog.follow(frame.adapters)
+            if frame.profile is not None:
+                self._profiling.begin(frame.profile, len(self._in_flight))
             self._handler.take_in(frame, now)
         if self._handoffs is not None:
             for event in self._handoffs.agent.poll():
-                self._handle_transfer(event, self._handoffs)
+                with self._profiling.ranges.part(HANDOFF):
+                    self._handle_transfer(event, self._handoffs)
                 self._reporter.mark_changed()
         self._handler.expire(now)
 
@@ -179,7 +187,8 @@ class Core:
         batch, now = self._in_flight.popleft(), self._clock()
         self._computing = False
         if self._handoffs is not None:  # before blocks that this step used are pushed or granted
-            self._handoffs.agent.after_step(self._runner.written)
+            with self._profiling.ranges.part(HANDOFF):
+                self._handoffs.agent.after_step(self._runner.written)
         result = self._scheduler.process(batch, output, now)
         for scored in result.scored:
             self._outbox.add_prompt_logprobs(scored)
@@ -192,6 +201,7 @@ class Core:
         self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now)
         self._since = now
         self._reporter.count_step(result)
+        self._profiling.count_step()
 
     def _schedule(self) -> list[Batch]:
         """Returns the steps to launch: the next one, and the one ahead if it can be scheduled already.
@@ -240,6 +250,9 @@ class Core:
 
     def _report(self) -> None:
         """Sends a report to the server, unless it would be empty."""
+        self._profiling.expire()
+        if profiled := self._profiling.take():
+            self._channel.send(profiled)
         frames, handoffs = self._outbox.take()
         phases = self._outbox.phases.take()
         events = tuple(stream.encode(event) for event in self._events.take())

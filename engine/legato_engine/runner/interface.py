@@ -1,11 +1,14 @@
 """The interface between the core and a runner, which may compute with torch or not at all. No torch in here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from legato_engine.adapters.resident import OfferedAdapter
+from legato_engine.errors import ProfileFailed
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.ranges import Ranges
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.transfer.device.interface import DeviceEvent
 from legato_protocol.model_files.adapter_list import AdapterEntry
@@ -67,6 +70,34 @@ class AheadRunner(Protocol):
         """Waits for a step. Steps are collected in the order in which they were launched."""
 
 
+class StepProfiler(Protocol):
+    """Records steps and their `ranges`. `start` and `stop` are called in the thread that computes, `write` in any after
+    them; all raise ProfileFailed."""
+
+    ranges: Ranges
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def write(self, path: Path) -> None:
+        """Writes the last record as a Chrome trace, compressed."""
+
+
+class NoProfiler:
+    """Implements `StepProfiler` for a runner that computes nothing."""
+
+    def __init__(self) -> None:
+        self.ranges = Ranges()
+
+    def start(self) -> None:
+        raise ProfileFailed("a paced worker computes nothing that could be recorded")
+
+    def stop(self) -> None:
+        pass
+
+    def write(self, path: Path) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A runner that is ready, with facts about its model. `weights` is equal for workers that may continue one
@@ -80,4 +111,5 @@ class LoadedModel:
     max_running: int
     adapters: tuple[OfferedAdapter, ...] = ()
     gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that compute
+    profiler: StepProfiler = field(default_factory=NoProfiler)
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError

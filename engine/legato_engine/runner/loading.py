@@ -16,6 +16,7 @@ from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
+from legato_engine.runner.step_profiler import TorchProfiler, open_ranges
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.device import staging
 from legato_engine.weights.checkpoint import Checkpoint
@@ -48,6 +49,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         runner.max_running,
         tuple(offered),
         backends.gpu_uuids(settings.device),
+        TorchProfiler(runner.ranges, gpu=settings.device != "cpu"),
         open_listed,
     )
 
@@ -102,6 +104,7 @@ def _warmed_up(
     progress: Progress,
     fallback: str = "",
 ) -> Runner:
+    ranges = open_ranges(settings.nvtx)
     runner = Runner.load(
         checkpoint,
         RunnerOptions(
@@ -119,6 +122,7 @@ def _warmed_up(
             longest_bytes=_longest_bytes(settings),
             fallback=fallback,
             on_kernel_failure=settings.on_kernel_failure,
+            ranges=ranges,
         ),
         lambda _what, share: progress("loading", share),
     )

@@ -1,6 +1,6 @@
 """A runner's formats and sizes, decided before any weight is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from legato_engine import capacity, processor
@@ -9,6 +9,7 @@ from legato_engine.backends.kv_groups import groups_of
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
+from legato_engine.ranges import Ranges
 from legato_engine.runner import backends, formats, sizing
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory
@@ -19,9 +20,9 @@ from legato_engine.weights.checkpoint import Checkpoint
 class RunnerOptions:
     """Options of `Runner.load`: formats, the machine, and sizes, which are None for Auto.
 
-    `fallback` is the reason not to use kernels for a GPU. `gpu` replaces torch's GPU for `device`, `instructions`
-    replaces this machine's instruction sets in the choice of formats. Weights, arena and workspace have to fit into
-    `memory`; None: not checked.
+    `fallback` is the reason not to use kernels for a GPU; `ranges` are opened around the parts of steps. `gpu` replaces
+    torch's GPU for `device`, `instructions` replaces this machine's instruction sets in the choice of formats. Weights,
+    arena and workspace have to fit into `memory`; None: not checked.
 
     `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens` and `max_batch` are the size of
     the largest step, `adapter_values` the count of numbers that adapters in memory will have.
@@ -31,6 +32,7 @@ class RunnerOptions:
     kv_dtype: str = "auto"
     fallback: str = ""
     on_kernel_failure: str = "Auto"
+    ranges: Ranges = field(default_factory=Ranges)
 
     device: str = "cpu"
     gpu: Device | None = None

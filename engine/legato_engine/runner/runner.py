@@ -20,6 +20,7 @@ from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
+from legato_engine.ranges import SAMPLING, STEP, Ranges
 from legato_engine.runner import backends, cores, inputs
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.interface import Progress
@@ -57,12 +58,19 @@ class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, plan: RunnerPlan, model: Llama, backend: Backend, arena: Arena, sampler: "DeviceSampler | None" = None
+        self,
+        plan: RunnerPlan,
+        model: Llama,
+        backend: Backend,
+        arena: Arena,
+        sampler: "DeviceSampler | None",
+        ranges: Ranges,
     ) -> None:
         chosen, checkpoint, sizes = plan.formats, plan.checkpoint, plan.sizes
         self.layout = plan.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
+        self.ranges = ranges
         self.weight_bytes = backend.nbytes
         self.max_length = sizes.max_length
         self.max_running = sizes.max_running
@@ -108,7 +116,7 @@ class Runner:
             num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
             arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
-        return cls(plan, model, backend, arena, sampler)
+        return cls(plan, model, backend, arena, sampler, options.ranges)
 
     @property
     def ahead(self) -> "Runner | None":
@@ -123,15 +131,17 @@ class Runner:
         """Starts a step, and returns before it is done if the device works asynchronously.
 
         With `ahead`, tokens of rows may be samples of the step launched before."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self.ranges.part(STEP):
             for source, target in batch.copies:
                 self.arena.copy(source, target)
             draws, lines = _draws(batch.rows)
             masks = self._masks.start(draws, lines)
-            logits = self.logits(batch.rows, self._pending) if batch.rows else None
+            with self.ranges.forward(batch.rows):
+                logits = self.logits(batch.rows, self._pending) if batch.rows else None
             self._pending = pending = None
             if self._sampler is not None and logits is not None:  # before targets' logits, which use the same memory
-                self._pending = pending = self._sampler.launch(logits, draws, lines, masks.result())
+                with self.ranges.part(SAMPLING):
+                    self._pending = pending = self._sampler.launch(logits, draws, lines, masks.result())
             scored = self._score(batch.rows)
             if self._gpu is not None and self._gpu.place.type == "cuda":
                 self.written = CudaEvent(self._gpu.place)
@@ -143,7 +153,7 @@ class Runner:
         if launched.logits is None:
             return ()
         masks = launched.masks.result()
-        with torch.inference_mode():
+        with torch.inference_mode(), self.ranges.part(SAMPLING):
             if self._sampler is not None and launched.pending is not None:
                 drawn = self._sampler.collect(launched.pending)
             else:

@@ -10,13 +10,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from legato_engine.adapters.offer import AdapterOffer
-from legato_engine.server import transfer_port
+from legato_engine.server import step_traces, transfer_port
 from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.process.followed_files import FollowedFiles
 from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire.step_trace import TRACE_PATH
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -61,7 +62,7 @@ def control(
     recall: Callable[[], bool],
     connections: GatewayConnections,
 ) -> Starlette:
-    """`/stream`, `/events`, `GET /state`, `POST /drain` and `DELETE /drain`.
+    """`/stream`, `/events`, `GET /state`, `POST /profile`, `POST /drain` and `DELETE /drain`.
 
     The last answers 409 once the process is stopping. `TokenAuth` has checked the token of all requests.
     """
@@ -80,6 +81,7 @@ def control(
     return Starlette(
         routes=[
             Route("/state", state),
+            Route(TRACE_PATH, step_traces.endpoint(hub.record), methods=["POST"]),
             Route("/drain", post_drain, methods=["POST"]),
             Route("/drain", delete_drain, methods=["DELETE"]),
             WebSocketRoute(STREAM_PATH, connections.stream),

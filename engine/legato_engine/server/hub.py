@@ -3,6 +3,7 @@
 All calls are synchronous and come from the server's only thread.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,10 +11,20 @@ from dataclasses import dataclass, field
 import msgspec
 
 from legato_engine.adapters.offer import AdapterOffer
-from legato_engine.core.frames import Beat, CoreStatus, FromGateway, Inbox, IterationReport, Loading, Ready
+from legato_engine.core.frames import (
+    Beat,
+    CoreStatus,
+    FromGateway,
+    Inbox,
+    IterationReport,
+    Loading,
+    ProfileOrder,
+    Ready,
+)
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.send_queue import SendQueue
+from legato_engine.server.step_traces import NoCore, ProfileSlot
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
 from legato_protocol.model_files.adapter_list import AdapterList
@@ -74,6 +85,7 @@ class Hub:
         self._new_tokens: tuple[str, ...] = ()  # not sent to the core yet
         self.adapters: AdapterList | None = None  # adapters to offer; None: there is no list
         self._new_adapters: AdapterList | None = None  # not sent to the core yet; its `Start` has the last one
+        self.profile = ProfileSlot()
 
     # ── core ──
 
@@ -133,6 +145,7 @@ class Hub:
         """The core's process ended, or is about to be killed for its silence, and all its sequences with it."""
         self.phase = "restarting"
         self._frames, self._joined, self._left = [], [], []
+        self.profile.end(f"the worker's compute process was lost: {reason}")
         if self.core is None:
             return
         lost = stream.encode(Lost(self.core.ready.hello.epoch, reason, silent))
@@ -144,7 +157,7 @@ class Hub:
     def take_inbox(self) -> Inbox | None:
         """Everything that the core was not sent yet; None if there is nothing to send, or no core."""
         news = self._frames or self._joined or self._left or self._drain_requested or self._new_tokens
-        if self.core is None or not (news or self._new_adapters):
+        if self.core is None or not (news or self._new_adapters or self.profile.waiting):
             return None
         inbox = Inbox(
             tuple(self._frames),
@@ -154,6 +167,7 @@ class Hub:
             self._order,
             self._new_tokens,
             self._new_adapters,
+            self.profile.take(),
         )
         self._frames, self._joined, self._left, self._drain_requested = [], [], [], False
         self._new_tokens, self._new_adapters = (), None
@@ -168,6 +182,14 @@ class Hub:
         """Sets the adapters to offer."""
         self.adapters = self._new_adapters = adapters
         self._wake()
+
+    def record(self, order: ProfileOrder) -> "asyncio.Future[str]":
+        """Has the core record steps; see `ProfileSlot.begin`. Raises ProfileBusy and NoCore."""
+        if self.core is None:
+            raise NoCore(f"this worker is {self.phase}")
+        outcome = self.profile.begin(order)
+        self._wake()
+        return outcome
 
     # ── gateways ──
 

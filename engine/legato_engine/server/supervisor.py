@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from legato_engine.core.frames import Beat, FromCore, IterationReport, Loading, NotStarting, Ready, Start
+from legato_engine.core.frames import Beat, FromCore, IterationReport, Loading, NotStarting, Profiled, Ready, Start
 from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink, Launch
 from legato_engine.server.hub import Hub
@@ -141,6 +141,8 @@ class Supervisor:
                     self._log("WARNING", f"hand-offs fall back to {hello.transport}{why}")
                     why = ""
                 self._log("INFO", f"ready: epoch {hello.epoch}, {frame.formats}, hand-offs by {hello.transport}{why}")
+            case Profiled():
+                self._hub.profile.end(frame.reason)
             case NotStarting():
                 raise StartFailed(frame.reason)
             case Beat():

@@ -11,7 +11,7 @@ from fake_gateway import FakeGateway
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import GatewayTarget, UITarget
+from legato_cli.ui.target import ControlTarget, UITarget
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.security.tls_files import server_context
 
@@ -21,7 +21,7 @@ async def gateways(*known, token="secret", context=None, tls=None):
     """Control ports with this state; with TLS if there is a `context`."""
     async with contextlib.AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(FakeGateway(each).answer, context)) for each in known]
-        yield UITarget(tuple(GatewayTarget(f"g{i}", at, tls) for i, at in enumerate(addresses)), token, {})
+        yield UITarget(tuple(ControlTarget(f"g{i}", at, tls) for i, at in enumerate(addresses)), token, {})
 
 
 async def _read(target):

@@ -24,6 +24,7 @@ from legato_engine.core import frames
 from legato_engine.core.channel import ServerChannel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
 from legato_engine.core.loop import Core, CoreParts
+from legato_engine.core.profiling import Profiling
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
@@ -31,7 +32,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.mailbox import Mailbox
 from legato_engine.runner.arena import Arena
-from legato_engine.runner.interface import StepRunner
+from legato_engine.runner.interface import NoProfiler, StepProfiler, StepRunner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
@@ -149,6 +150,9 @@ class InlineCompute:
         self._left = self._turns()
         self._done.put(step())
 
+    def run(self, work: Callable[[], None]) -> None:
+        work()
+
     def result(self) -> StepOutput | None:
         self._left -= 1
         return None if self._left >= 0 else self._done.take()[0]
@@ -170,6 +174,7 @@ class Worker:
     phases: list[frames.TracedPhase] = field(default_factory=list)
     status: CoreStatus | None = None
     offer: AdapterOffer | None = None  # the last one
+    profiled: list[str] = field(default_factory=list)  # outcomes of profiles
     splitter: Splitter = field(default_factory=Splitter)
 
     def send(self, *said: stream.ToWorker, gateway: int = GATEWAY, **inbox: object) -> None:
@@ -185,6 +190,9 @@ class Worker:
                 return
             for body in self.splitter.feed(data):
                 turn = frames.decode_from_core(body)
+                if isinstance(turn, frames.Profiled):
+                    self.profiled.append(turn.reason)
+                    continue
                 assert isinstance(turn, IterationReport)
                 self.status = turn.status or self.status
                 self.offer = turn.offer or self.offer
@@ -294,6 +302,7 @@ class World:
         adapters_in_memory: int = 8,
         open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
         staged: tuple[int, int, float] | None = None,
+        profiler: StepProfiler | None = None,
         **limits: int,
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
@@ -314,10 +323,10 @@ class World:
         identity = TransferIdentity(name, epoch, runner.kv_revision, str(runner.layout), "secret")
         policy = TransferPolicy(lease=self.lease)
         agent = TransferAgent(link, arena, identity, self.network.clock, policy) if link else None
-        pulse = Pulse(self.network.clock)
+        pulse, compute = Pulse(self.network.clock), InlineCompute(step_turns)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         parts = CoreParts(
-            InlineCompute(step_turns),
+            compute,
             runner,
             scheduler,
             events,
@@ -325,6 +334,7 @@ class World:
             grammars or Compilations(None),
             resident,
             AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
+            Profiling(compute, profiler or NoProfiler(), self.network.clock),
             self.network.clock,
         )
         core = Core(ServerChannel(theirs), parts, pulse)

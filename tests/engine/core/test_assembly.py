@@ -88,7 +88,7 @@ def test_every_slower_operator_is_reported():
     """Steps, weights and checksums: the log, the metric and the condition show one text."""
     runner = SimpleNamespace(formats="float16", fallback="", weights_fallback="weights dequantized")
     link = SimpleNamespace(kernel_fallback="checksums", reason="", fallback=False)
-    ready = assembly._ready(None, SimpleNamespace(runner=runner, vocab_size=9), link, None)
+    ready = assembly._ready(None, SimpleNamespace(runner=runner, vocab_size=9, gpus=()), link, None)
     assert ready.fallback == "weights dequantized; checksums"
 
 

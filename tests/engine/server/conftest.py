@@ -85,8 +85,8 @@ def hello(epoch):
     return Hello("d0", epoch, "decode", "kv", "weights", "layout", 16, 8, 128, b"", "memory")
 
 
-def fetch(url, method, token):
-    request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
+def fetch(url, method, token, body=None):
+    request = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return response.status, response.read().decode()
@@ -219,8 +219,8 @@ class Bench:
         url = f"ws://127.0.0.1:{self.ports['control']}{path}"
         return connect(url, additional_headers=headers, compression=None, max_size=None, proxy=None)
 
-    async def get(self, port, path, method="GET", token=TOKEN):
-        return await asyncio.to_thread(fetch, f"http://127.0.0.1:{self.ports[port]}{path}", method, token)
+    async def get(self, port, path, method="GET", token=TOKEN, body=None):
+        return await asyncio.to_thread(fetch, f"http://127.0.0.1:{self.ports[port]}{path}", method, token, body)
 
     async def refused(self, reason):
         text = await self.metrics()
