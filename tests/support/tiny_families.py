@@ -28,6 +28,10 @@ _QWEN3_MOE = _SIZES | {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 3,
     "moe_intermediate_size": 64,
 }  # fmt: skip
+_GLM = _SIZES | {
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_hidden_layers": 3, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 64, "routed_scaling_factor": 2.5, "attention_bias": True,
+}  # fmt: skip
 _GPT_OSS = _SIZES | {
     "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 3,
     "sliding_window": 48,
@@ -65,6 +69,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {
         "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 2,
         "head_dim": 16,
+    },
+    "glm 4 moe": _GLM | {"use_qk_norm": True},
+    "glm 4 moe, groups": _GLM
+    | {
+        "num_hidden_layers": 2, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 2,
+        "norm_topk_prob": False, "attention_bias": False, "partial_rotary_factor": 0.25, "first_k_dense_replace": 0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
     },
     "gpt-oss": _GPT_OSS,
     "gpt-oss, tied": _GPT_OSS

@@ -16,7 +16,8 @@ from legato_engine.weights.expected import expected_shapes
 HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, LAYERS = 256, 4, 2, 512, 64, 2
 HEAD = HIDDEN // HEADS
 EXPERTS = {
-    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 128,
+    "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 128,
 }  # fmt: skip
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

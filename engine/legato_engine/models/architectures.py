@@ -66,6 +66,10 @@ ARCHITECTURES = {
         "legato_engine.models.gpt_oss", "GptOss", "gpt-oss", ("openai/gpt-oss-20b", "openai/gpt-oss-120b"), "gpt-oss",
         "Harmony",
     ),
+    "Glm4MoeForCausalLM": Architecture(
+        "legato_engine.models.glm4_moe", "Glm4Moe", "GLM-4.5, 4.6, 4.7 and their Air",
+        ("zai-org/GLM-4.5-Air", "zai-org/GLM-4.7"), "glm4moe", "GLM",
+    ),
     "SmolLM3ForCausalLM": Architecture(
         *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"
     ),

@@ -10,7 +10,7 @@ from legato_engine.layers.rotation import Rotation
 from legato_engine.models import experts, keys, rope
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.experts import ExpertsConfig
-from legato_engine.models.fields import flag, kinds, number, size
+from legato_engine.models.fields import count, flag, kinds, number, size
 
 _GEMMA = "Gemma3ForCausalLM"
 
@@ -56,6 +56,8 @@ class ModelConfig:
     logits_multiplier: float = 1.0
     norm_offset: float = 0.0  # added to weights of norms
     experts: ExpertsConfig | None = None  # None: all layers have an MLP
+    qk_norm: bool = False  # RMSNorms of queries and keys, in architectures whose config decides it
+    predictor_layers: int = 0  # layers after the last one that predict further tokens; their weights are not read
 
     def window(self, layer: int) -> int | None:
         """Number of positions that a position of this layer attends to, including itself; None: all before it."""
@@ -81,6 +83,11 @@ class ModelConfig:
         if self.experts.shared_inner is not None:
             experts["intermediate size of shared experts"] = self.experts.shared_inner
         return experts | sizes if self.experts.dense_layers else experts
+
+    @property
+    def predictors(self) -> range:
+        """The numbers of the `predictor_layers` in names of weights."""
+        return range(self.layers, self.layers + self.predictor_layers)
 
     @property
     def rotary_dim(self) -> int:
@@ -142,6 +149,8 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             logits_multiplier=1 / number(raw, "logits_scaling", source, 1.0),
             norm_offset=1.0 if gemma else 0.0,
             experts=experts.from_huggingface(raw, architecture, layers, source),
+            qk_norm=flag(raw, "use_qk_norm", source),
+            predictor_layers=_predictor_layers(raw, source),
         ),
         source,
     )
@@ -196,6 +205,11 @@ def _unrotated_layers(raw: Mapping[str, Any], layers: int, source: str) -> tuple
         return tuple([layer for layer, rotates in enumerate(flags) if not rotates])
     interval = size(raw, "no_rope_layer_interval", source)
     return tuple(range(interval - 1, layers, interval))
+
+
+def _predictor_layers(raw: Mapping[str, Any], source: str) -> int:
+    """From either name of the key; 0 in architectures without."""
+    return max(count(raw, key, source) for key in ("num_mtp_layers", "num_nextn_predict_layers"))
 
 
 def _attention_scale(raw: Mapping[str, Any], source: str) -> float | None:

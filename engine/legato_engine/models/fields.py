@@ -24,6 +24,11 @@ def size(raw: Mapping[str, Any], key: str, source: str, default: int | None = No
     return value
 
 
+def count(raw: Mapping[str, Any], key: str, source: str) -> int:
+    """A whole number from 0 on; 0 if it is missing or null. Raises CorruptModel."""
+    return size(raw, key, source) if raw.get(key) else 0
+
+
 def number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
     """A finite number above 0. Raises CorruptModel."""
     value = raw.get(key, default)

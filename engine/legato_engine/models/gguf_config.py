@@ -8,12 +8,13 @@ from legato_engine.errors import UnsupportedModel
 from legato_engine.models import experts, rope
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import ModelConfig, checked, full_attention
-from legato_engine.models.fields import number, size
+from legato_engine.models.fields import count, number, size
 
 # The first architecture of those with one name in GGUF: Mistral is a `llama` there, and so is Mixtral.
 _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}
 _WINDOW_PATTERNS = {"gemma3": 6, "gpt-oss": 2}  # llama.cpp's defaults
 _GRANITE = ("granite", "granitemoe")
+_GLM = "glm4moe"
 
 
 def read(
@@ -34,7 +35,8 @@ def read(
     head_dim = size(raw, "attention.key_length", source, hidden // heads)
     rotated = size(raw, "rope.dimension_count", source, head_dim)
     _refuse_unsupported(raw, name, tensors, head_dim, rotated, source)
-    layers, granite = size(raw, "block_count", source), raw if name in _GRANITE else {}
+    predictors = count(raw, "nextn_predict_layers", source) if name == _GLM else 0
+    layers, granite = size(raw, "block_count", source) - predictors, raw if name in _GRANITE else {}
     gemma, window = name == "gemma3", "attention.sliding_window"
     # llama.cpp reads no window for other architectures; 0 is none.
     windows = size(raw, window, source) if name in ("phi3", *_WINDOW_PATTERNS) and raw.get(window) else None
@@ -60,7 +62,7 @@ def read(
             full_attention=full_attention(pattern, layers, (), windows, source),
             local_rope_theta=number(raw, "rope.freq_base_swa", source, 10000.0) if gemma else None,
             partial_rotary_dim=rotated,
-            attention_bias="blk.0.attn_output.bias" in tensors,
+            attention_bias=f"blk.0.attn_{'q' if name == _GLM else 'output'}.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
             unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # GGUF has no key for them
             attention_scale=_attention_scale(raw, name, head_dim, source),
@@ -68,6 +70,8 @@ def read(
             residual_multiplier=number(granite, "residual_scale", source, 1.0),
             logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
             experts=experts.from_gguf(raw, architecture, source),
+            qk_norm=name == _GLM and "blk.0.attn_q_norm.weight" in tensors,
+            predictor_layers=predictors,
         ),
         source,
     )
@@ -83,7 +87,7 @@ def _refuse_unsupported(
     raw: Mapping[str, Any], name: str, tensors: frozenset[str], head_dim: int, rotated: int, source: str
 ) -> None:
     """Raises UnsupportedModel for values that llama.cpp computes with and Legato does not."""
-    if rotated != head_dim and name != "phi3":
+    if rotated != head_dim and name not in ("phi3", _GLM):
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
     if raw.get("attention.value_length", head_dim) != head_dim:
         lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"

@@ -51,6 +51,11 @@ _GPT_OSS_ONLY: dict[str, tuple[object, ...]] = {
     "swiglu_alpha": (1.702,),
     "swiglu_limit": (7.0,),
 }
+_PREDICTORS = ("num_mtp_layers", "num_nextn_predict_layers")
+_GLM = {
+    "partial_rotary_factor": 0.5, "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
+    "num_nextn_predict_layers": 1, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+}  # fmt: skip
 _MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 KEYS = {
     "LlamaForCausalLM": Keys("llama", frozenset({"attention_bias", "mlp_bias"})),
@@ -101,6 +106,11 @@ KEYS = {
         experts.KEYS["GptOssForCausalLM"] | {"sliding_window", "layer_types", "attention_bias"},
         _GPT_OSS,
         _GPT_OSS_ONLY,
+    ),
+    "Glm4MoeForCausalLM": Keys(
+        "glm4_moe",
+        experts.KEYS["Glm4MoeForCausalLM"] | {"attention_bias", "use_qk_norm", *_PREDICTORS},
+        _GLM,
     ),
     "SmolLM3ForCausalLM": Keys(
         "smollm3",

@@ -28,8 +28,8 @@ class SelfAttention:
             config.kv_heads,
             dim,
             window=config.window(index),
-            query_norm=f"{name}.q_norm" if model.qk_norm else None,
-            key_norm=f"{name}.k_norm" if model.qk_norm else None,
+            query_norm=f"{name}.q_norm" if model.has_qk_norm() else None,
+            key_norm=f"{name}.k_norm" if model.has_qk_norm() else None,
             whole_norms=model.whole_norms,
             rotation=config.rotation(index),
             sinks=f"{name}.sinks" if model.sinks else None,
@@ -105,6 +105,9 @@ class Llama:
         if experts is None or index in experts.dense_layers:
             return Mlp(self, layers, index)
         return layers.experts(experts.shape(config.architecture, config.hidden_size, index))
+
+    def has_qk_norm(self) -> bool:
+        return self.qk_norm
 
     def qkv_bias(self) -> bool:
         return self.config.attention_bias

@@ -14,6 +14,7 @@ SCALINGS = {  # supported types in a config.json, and the numbers that each requ
     "longrope": ("original_max_position_embeddings",),
 }
 _PHI = "Phi3ForCausalLM"
+_PARTIAL = (_PHI, "Glm4MoeForCausalLM")  # others ignore `partial_rotary_factor`
 _BY_FREQUENCY, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 GGUF_LONGROPE = (_LONG, _SHORT)  # tensors of a GGUF file of Phi-3 or 4
 GGUF_FACTORS = (_BY_FREQUENCY, *GGUF_LONGROPE)
@@ -75,7 +76,7 @@ def _for_one_kind(raw: Mapping[str, Any], architecture: str, source: str) -> Rop
         raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: {', '.join(supported)}")
     part = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     rotated = 1.0
-    if is_phi and part is not None:  # others ignore it with `default`
+    if architecture in _PARTIAL and part is not None:
         rotated = number({"partial_rotary_factor": part}, "partial_rotary_factor", source)
     elif part not in (None, 1) and kind != "default":
         raise UnsupportedModel(f"{source}: partial_rotary_factor {part!r} with rope type {kind!r} is not supported")

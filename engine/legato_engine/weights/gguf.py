@@ -59,13 +59,13 @@ class GgufFile(Checkpoint):
         architecture = str(metadata.get("general.architecture"))
         names = rope.GGUF_FACTORS if architecture == "phi3" else rope.GGUF_FACTORS[:1]
         factors = {name: tensors.pop(name) for name in names if name in tensors}
-        self._tensors = gguf_tensors.by_name(tensors, architecture)
         self.config = gguf_config.read(
             metadata,
             frozenset((*tensors, *factors)),
             {name: tuple(self._floats(info).tolist()) for name, info in factors.items()},
             str(path),
         )
+        self._tensors = gguf_tensors.by_name(tensors, architecture, self.config.predictors)
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return self._spans

@@ -1,7 +1,7 @@
 """The tensors of a GGUF file by Hugging Face's names, one for each expert."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -9,7 +9,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from legato_protocol.model_files.gguf_header import TensorInfo
 
 _SCALAR_LAYER = "shared_expert_gate.weight"  # [1, hidden], written as [hidden]
-_WITHOUT_SUFFIX = "attn_sinks"  # in Hugging Face's names
+_WITHOUT_SUFFIX = ("attn_sinks", "exp_probs_b")  # in Hugging Face's names
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -38,6 +38,12 @@ _OTHER_NAMES = {  # by llama.cpp's architecture
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm"},
     "gpt-oss": {"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"},
+    "glm4moe": {
+        "exp_probs_b": "mlp.gate.e_score_correction_bias",
+        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+        "ffn_up_shexp": "mlp.shared_experts.up_proj",
+        "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    },
     "granitemoe": {
         "ffn_gate_inp": "block_sparse_moe.router.layer",
         "ffn_gate_exps": "block_sparse_moe.experts.{}.gate_proj",
@@ -65,7 +71,7 @@ def huggingface_name(name: str, architecture: str = "") -> str:
     known = _LAYER_NAMES | _OTHER_NAMES.get(architecture, {})
     if block == "blk" and part in known:
         named = f"model.layers.{layer}.{known[part]}"
-        return named if part == _WITHOUT_SUFFIX else f"{named}.{kind}"
+        return named if part in _WITHOUT_SUFFIX else f"{named}.{kind}"
     return name
 
 
@@ -75,9 +81,12 @@ def byte_size(info: TensorInfo) -> int:
     return math.prod(info.shape) // group * size
 
 
-def by_name(tensors: Mapping[str, TensorInfo], architecture: str) -> dict[str, TensorInfo]:
-    """The tensors of a header by Hugging Face's names; a tensor of all experts is divided."""
-    return dict(each for name, info in tensors.items() for each in _parts(huggingface_name(name, architecture), info))
+def by_name(tensors: Mapping[str, TensorInfo], architecture: str, unread: Sequence[int] = ()) -> dict[str, TensorInfo]:
+    """The tensors of a header by Hugging Face's names, except for the layers `unread`; a tensor of all experts is
+    divided."""
+    others = tuple(f"blk.{layer}." for layer in unread)
+    read = {huggingface_name(name, architecture): info for name, info in tensors.items() if not name.startswith(others)}
+    return dict(each for name, info in read.items() for each in _parts(name, info))
 
 
 def _parts(name: str, info: TensorInfo) -> Iterator[tuple[str, TensorInfo]]:

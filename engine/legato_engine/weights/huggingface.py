@@ -62,6 +62,8 @@ class HuggingFaceFolder(Checkpoint):
         self._stored = {name: _Stored(name, shard) for name, shard in stored.items()}
         if self._multimodal:
             self._stored = {own: each for name, each in self._stored.items() if (own := text_name(name)) is not None}
+        unread = tuple(f"model.layers.{layer}." for layer in self.config.predictors)
+        self._stored = {name: each for name, each in self._stored.items() if not name.startswith(unread)}
         if self.config.architecture in fused_experts.ARCHITECTURES:
             self._split_experts()
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}

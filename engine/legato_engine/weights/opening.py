@@ -1,5 +1,6 @@
 """Opens a model's weights: detects the format, and checks that every tensor is there before the worker serves."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from legato_engine.weights.gguf import GgufFile
 from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.quantization import folder as quantized_folder
 from legato_engine.weights.quantization import rounding
+
+_log = logging.getLogger(__name__)
 
 _EMBEDDINGS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # A copy of tied embeddings, a constant in old files, and scales that only KV in e4m3 needs (`kv_scales`).
@@ -29,6 +32,8 @@ def open_weights(path: Path | str, quantization: str = "None") -> Checkpoint:
     checkpoint = _open(path)
     if _has_own_head(checkpoint):
         checkpoint.config = replace(checkpoint.config, tie_word_embeddings=False)
+    if checkpoint.config.predictor_layers:
+        _log.info("%s: layers that predict further tokens are not read: %s", path, [*checkpoint.config.predictors])
     expected, names = expected_shapes(checkpoint.config), checkpoint.names()
     for name, shape in expected.items():
         if name not in names:

@@ -26,7 +26,7 @@ _END_TEXTS = frozenset({
 })  # fmt: skip
 _HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})  # of gpt-oss, whose "<|end|>" only ends a message
 _KEEP_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # after them in Phi-3, unlike after its other added tokens
-_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "qwen2", "gpt-4o")
+_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "glm4", "qwen2", "gpt-4o")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -51,7 +51,7 @@ def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level(True)])
     if name == "gpt-2":
         return _byte_level(True)
-    if name in ("llama-bpe", "dbrx", "smaug-bpe"):
+    if name in ("llama-bpe", "dbrx", "smaug-bpe", "glm4"):
         return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}{1,3}")
     if name == "qwen2":
         return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}")

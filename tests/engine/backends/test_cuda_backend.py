@@ -61,7 +61,8 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
 
 
 @pytest.mark.parametrize(
-    "name", ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss"]
+    "name",
+    ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss", "glm 4 moe"],
 )
 def test_logits_of_a_family_are_those_of_transformers(name, oracle_of, greedy_draw):
     """Logits after a prompt's first chunk, after its second, and of a decoding row."""

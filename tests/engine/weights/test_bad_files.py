@@ -83,6 +83,7 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}
 GEMMA, PHI = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Gemma3", "Phi3"))
 MOE = {"architectures": ["Qwen3MoeForCausalLM"]}
+GLM = {"architectures": ["Glm4MoeForCausalLM"]}
 MULTIMODAL = {"architectures": ["Gemma3ForConditionalGeneration"]}
 SLIDING = ["sliding_attention"] * 2
 LINEAR = {"rope_type": "linear", "factor": 2.0}
@@ -137,6 +138,13 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         (MOE | {"num_experts_per_tok": 5}, errors.CorruptModel, "5 experts for each token .* the model's 4"),
         (MOE | {"num_experts_per_tok": 0}, errors.CorruptModel, "num_experts_per_tok is 0"),
         (MOE | {"num_local_experts": 8}, errors.CorruptModel, "num_experts and num_local_experts differ: 4, 8"),
+        (GLM | {"n_group": 4}, errors.CorruptModel, "4 experts cannot form 4 equal groups of two or more"),
+        (
+            GLM | {"n_group": 2, "topk_group": 3},
+            errors.CorruptModel,
+            "2 experts for each token, from 3 groups, are more",
+        ),
+        (GLM | {"num_experts_per_tok": 3, "n_group": 2}, errors.CorruptModel, "3 experts .* 1 groups, are more than 2"),
         (MOE | {"num_experts": 3}, errors.WrongShape, r"mlp\.gate\.weight .*\[4, 256\].*\[3, 256\]"),
         (MOE | {"moe_intermediate_size": 8}, errors.WrongShape, r"experts\.0\.gate_proj.*\[256, 256\].*\[8, 256\]"),
         (MOE | {"mlp_only_layers": [1]}, errors.MissingTensor, r"layers\.1\.mlp\.gate_proj"),

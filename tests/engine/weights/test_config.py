@@ -232,6 +232,7 @@ LEFT_OVER = [
     ("qwen3_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("qwen2_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("olmoe", {"sliding_window": 16, "use_sliding_window": True, "mlp_only_layers": [0]}),
+    ("glm4_moe", {"attention_bias": True, "mlp_bias": True, "sliding_window": 16, "mlp_only_layers": [1]}),
     ("gpt_oss", {"mlp_bias": True, "use_sliding_window": False, "mlp_only_layers": [0]}),
     (
         "gpt_oss",
@@ -268,7 +269,7 @@ def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, 
     assert [bare.qkv_bias(), bare.output_bias(), config.mlp_bias] == biases
     experts = [config.experts and layer not in config.experts.dense_layers for layer in range(config.layers)]
     assert [bool(each) for each in experts] == [hasattr(layer.mlp, "experts") for layer in model.layers]
-    frequencies = rotary.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    frequencies = rotary.frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
     torch.testing.assert_close(frequencies, rotation.inv_freq)
     assert (config.rope_scaling or {}).get("attention_factor", 1.0) == pytest.approx(rotation.attention_scaling)
 

@@ -230,6 +230,19 @@ def test_a_head_that_differs_from_the_embeddings_counts_although_the_config_ties
     assert open_weights(tmp_path).config.tie_word_embeddings is not own
 
 
+def test_layers_that_predict_further_tokens_are_not_read(tmp_path: Path) -> None:
+    tensors = files.write_folder(tmp_path, "Glm4MoeForCausalLM")
+    for number in (files.LAYERS, files.LAYERS + 1):
+        extra = {
+            f"model.layers.{number}.{part}": torch.zeros(3) for part in ("input_layernorm.weight", "eh_proj.codes")
+        }
+        save_file(tensors | extra, tmp_path / "model.safetensors")
+        if number == files.LAYERS:
+            assert open_weights(tmp_path).names() == tensors.keys()
+    with pytest.raises(errors.UnsupportedModel, match=r"tensor model\.layers\.3\.eh_proj\.codes has no place"):
+        open_weights(tmp_path)
+
+
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path, prefix: str) -> None:
     tensors = files.write_folder(tmp_path, "Gemma3ForCausalLM")
@@ -252,6 +265,13 @@ def test_the_text_model_of_a_folder_with_further_inputs_is_opened(tmp_path: Path
 YARN = {"rope_scaling_type": gguf.RopeScalingType.YARN, "rope_scaling_factor": 32.0, "rope_scaling_orig_ctx_len": 4096}
 LINEAR = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 8.0}
 SCALES = {"attention_scale": 0.03, "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 3.0}
+
+
+GLM = {
+    "block_count": 5, "nextn_predict_layers": 1, "rope_dimension_count": 16, "leading_dense_block_count": 1,
+    "expert_feed_forward_length": 64, "expert_shared_count": 1, "expert_weights_scale": 2.5,
+    "expert_weights_norm": True, "expert_gating_func": gguf.ExpertGatingFuncType.SIGMOID,
+}  # fmt: skip
 
 
 def experts(count: int, active: int) -> dict[str, int]:
@@ -277,6 +297,7 @@ def experts(count: int, active: int) -> dict[str, int]:
         ),
         ("mixtral", "llama", experts(4, 2)),
         ("granite moe", "granitemoe", experts(6, 2) | SCALES),
+        ("glm 4 moe", "glm4moe", experts(8, 3) | GLM),
         ("olmoe", "olmoe", experts(8, 2)),
         ("gpt-oss", "gpt-oss", {"sliding_window": 48, "expert_feed_forward_length": 96} | YARN | experts(6, 3)),
         ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
@@ -356,6 +377,7 @@ def converted(weights: Checkpoint, architecture: str, kind_of: Callable[[str], T
         together, count = re.subn(r"\.experts\.\d+\.", ".experts.", each)
         if architecture == "granitemoe" and count:  # whose files name them in another way
             together = together.replace("block_sparse_moe", "mlp")
+        together = together.replace("correction_bias", "correction.bias")
         place = names.get_name(together, (".weight", ".bias")) or each
         place += ".weight" if place.endswith("sinks") else ""
         data = tensor.squeeze().numpy()
@@ -364,6 +386,8 @@ def converted(weights: Checkpoint, architecture: str, kind_of: Callable[[str], T
             held = [tensors[place][0]] if place in tensors else []
             data = np.concatenate((*held, data[None]))
         tensors[place] = data, kind
+    for each in ("attn_norm", "nextn.enorm") if config.predictor_layers else ():
+        tensors[f"blk.{config.layers}.{each}.weight"] = np.ones(3, np.float32), Type.F32
     return tensors
 
 

@@ -27,7 +27,7 @@ def test_the_vocabulary_reaches_to_the_largest_id(trained, tmp_path):
         *((name, "a 1234  b", ["a", " ", "1", "2", "3", "4", " ", " b"]) for name in ("smollm", "refact")),
         *(
             (name, "a 12345\n\nIT'S", ["a", " ", "123", "45", "\n\n", "IT", "'S"])
-            for name in ("llama-bpe", "dbrx", "smaug-bpe")
+            for name in ("llama-bpe", "dbrx", "smaug-bpe", "glm4")
         ),
         ("qwen2", "a 123!\nb", ["a", " ", "1", "2", "3", "!\n", "b"]),
         ("gpt-4o", "foxBOX we'll 1234 a/\nb", ["fox", "BOX", " we'll", " ", "123", "4", " a", "/\n", "b"]),
