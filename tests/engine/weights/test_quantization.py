@@ -62,6 +62,28 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
         assert (form.element, form.group, form.bits) == (grouped.element, grouped.group, grouped.bits)
 
 
+def test_mxfp4_is_read_as_llm_compressor_writes_it(tmp_path: Path) -> None:
+    """A group as that tool rounded it. Its scheme `MXFP4` also rounds activations, which keep 16 bits here."""
+    kind = KINDS[folders.FP4]
+    scheme = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "dynamic": True}
+
+    def change(tensors: Tensors) -> None:
+        written = bytes.fromhex("2299a3ca383d51e930abc92519a21d04")
+        tensors[f"{UP}.weight_packed"][0, :16] = torch.tensor([*written], dtype=torch.uint8)
+        tensors[f"{UP}.weight_scale"][0, 0] = 123
+
+    groups = {"group_0": kind.config["config_groups"]["group_0"] | {"input_activations": scheme}}
+    folders.write(tmp_path, kind, change=change, config={"config_groups": groups})
+
+    checkpoint = open_weights(tmp_path)
+
+    assert "for dynamic activations" in checkpoint.quantization
+    assert (16 * checkpoint.tensor(f"{UP}.weight")[0, :32]).tolist() == [
+        1, 1, -0.5, -0.5, 1.5, -1, -1, -2, 0, 1.5, -3, 1.5, 0.5, 3, -0.5, -4,
+        0, 1.5, -1.5, -1, -0.5, -2, 3, 1, -0.5, 0.5, 1, -1, -3, 0.5, 2, 0,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["fp8, blocks", "pack-quantized W4A16", "gptq, act order", "awq"])
 def test_fused_projections_are_weights_like_others(tmp_path: Path, name: str) -> None:
     values = folders.write(tmp_path, KINDS[name], architecture="Phi3ForCausalLM")

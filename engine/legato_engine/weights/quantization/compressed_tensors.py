@@ -65,7 +65,7 @@ def _format(part: Fields, fields: Fields) -> tuple[str, Format]:
     weights.choice("dynamic", (False,), default=False)
     if name == _NAIVE:
         name = f"{weights.choice('type', ('float', 'int'), 'int')}-quantized"
-    activations = _activations(part)
+    activations = _activations(part, (4, 8) if name == _FP4 else (8,))
     tile, zero_points = _tile(weights), not weights.flag("symmetric", default=True)
     if name == "float-quantized":
         weights.choice("type", ("float",))
@@ -84,10 +84,10 @@ def _format(part: Fields, fields: Fields) -> tuple[str, Format]:
     return name, Format(Layout.PACKED if packed else Layout.DENSE, element, (tile,), zero_points, activations)
 
 
-def _activations(part: Fields) -> Activations:
+def _activations(part: Fields, bits: tuple[int, ...]) -> Activations:
     if (inputs := part.part("input_activations")) is None:
         return Activations.NONE
-    inputs.choice("num_bits", (8,))
+    inputs.choice("num_bits", bits)
     dynamic = inputs.values.get("dynamic")  # true, false, or "local" with a static scale of scales
     return Activations.DYNAMIC if dynamic is True else Activations.STATIC
 
