@@ -168,10 +168,34 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
 
 
 def allowed(chosen: Formats, checkpoint: Checkpoint, on_kernel_failure: str) -> Formats:
-    """Returns `chosen`. Raises UnusableFormat if slower operators would replace kernels and the policy forbids it."""
+    """Returns `chosen`. Raises UnusableFormat if slower operators would replace kernels and the policy forbids it, or
+    if no kernel multiplies the experts of a layer together."""
+    if chosen.backend == "cuda" and (mismatch := _mismatch_of_experts(chosen, checkpoint)):
+        raise UnusableFormat(f"{checkpoint.path}: {mismatch}; on {chosen.chip}, experts of a layer must be alike")
     if on_kernel_failure == "Stop" and (fallback := chosen.fallback or chosen.weights_fallback(checkpoint)):
         raise UnusableFormat(f"no compiled kernels: {fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen
+
+
+def _mismatch_of_experts(chosen: Formats, checkpoint: Checkpoint) -> str:
+    """Two experts of a layer with different formats, in words; empty if there are none. Reads no codes."""
+    config = checkpoint.config
+    for layer in range(config.layers):
+        if config.experts is None or layer in config.experts.dense_layers:
+            continue
+        shape = config.experts.shape(config.architecture, config.hidden_size, layer)
+        numbers = range(shape.routing.count)
+        for names in ([each for number in numbers for each in shape.gate_up(number)], map(shape.down, numbers)):
+            first, *others = (f"{name}.weight" for name in names)
+            form = checkpoint.grouped_form(first)
+            if form is None or chosen.product(checkpoint, first) is None:
+                continue  # all are dequantized
+            for name in others:
+                if not form.fits(other := checkpoint.grouped_form(name)):
+                    return (
+                        f"{first} is quantized as {form}, but {name} {f'as {other}' if other else 'is not quantized'}"
+                    )
+    return ""
 
 
 @functools.lru_cache(maxsize=1)

@@ -135,7 +135,7 @@ class GgufFile(Checkpoint):
             row = gguf_blocks.unpack(kind, zeros, info.shape[-1])
             assert row is not None
             codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
-        return GroupedForm(codes.element, codes.group, codes.bits)
+        return GroupedForm(codes.element, codes.group, codes.bits, details=codes.details)
 
     def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:
         """Codes of packed rows, uint8 [out, bytes]; None if there are no exact ones. Raises CorruptModel."""

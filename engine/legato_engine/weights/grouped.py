@@ -9,18 +9,29 @@ from legato_engine.weights import e2m1
 from legato_engine.weights.packed import Packed, Scales, concatenate_scales
 from legato_engine.weights.quantization.formats import Element
 
+REORDERED = "with inputs in another order"
 ZERO = {Element.FLOAT8: 0, Element.INT8: 0, Element.INT4: 8}  # the zero point of symmetric codes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedForm:
     """The form of a weight: `group` inputs share a scale, and a value takes `bits`, including scales. With
-    `rounds_inputs`, the checkpoint was made for activations of 8 bits."""
+    `rounds_inputs`, the checkpoint was made for activations of 8 bits. `details` names minima, scales of two factors
+    and inputs in another order."""
 
     element: Element
     group: int
     bits: float
     rounds_inputs: bool = False
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join((f"{self.element.value} in groups of {self.group}", *self.details))
+
+    def fits(self, other: "GroupedForm | None") -> bool:
+        """True if one kernel multiplies both: other differences, such as the dtype of scales, can be converted."""
+        mine = self.element, self.group, self.details
+        return other is not None and mine == (other.element, other.group, other.details)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,15 @@ class Grouped:
         dtypes = [None if part is None else part.dtype for each in scales for part in (each.values, each.factors)]
         optional = self.zeros is None, self.minimum is None
         return self.element, self.group, self.zero, *optional, *dtypes, None if self.order is None else id(self)
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """As in `GroupedForm`."""
+        parts = (
+            ("with minima", self.minimum), ("with scales of two factors", self.scale.factors),
+            (REORDERED, self.order),
+        )  # fmt: skip
+        return tuple(name for name, part in parts if part is not None)
 
     @property
     def bits(self) -> float:

@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_families import FAMILIES
 from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint
 
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
 from legato_engine.runner import formats
 from legato_engine.runner.formats import Formats
+from legato_engine.weights.grouped import GroupedForm
 from legato_engine.weights.quantization import rounding
+from legato_engine.weights.quantization.formats import Element
 
 FLOATS = RandomCheckpoint(LLAMA)
+Q4_0 = GroupedForm(Element.INT4, 32, 4.5)
 
 
 def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
@@ -93,3 +97,39 @@ def test_weights_that_a_gpu_computes_in_a_slower_way_are_a_fallback(quantization
     assert f"weights {slower} product on {chip}: model.layers.0." in chosen.weights_fallback(checkpoint)
     with pytest.raises(UnusableFormat, match=f"^no compiled kernels: weights {slower}.*; allowed with onKernelFailure"):
         formats.allowed(chosen, checkpoint, "Stop")
+
+
+class CodedExperts(RandomCheckpoint):
+    """Experts in Q4_0, except for the weight `other`, whose form is given."""
+
+    def __init__(self, other, form):
+        super().__init__(FAMILIES["qwen 3 moe"])
+        self._other, self._form = other, form
+
+    def quantized(self):
+        return frozenset(name for name in self.names() if ".experts." in name)
+
+    def grouped_form(self, name):
+        return self._form if name == self._other else Q4_0 if name in self.quantized() else None
+
+
+@pytest.mark.parametrize(
+    ("projection", "form", "words"),
+    [
+        ("down_proj", replace(Q4_0, bits=5.5), None),  # scales in float32, which can be converted
+        ("down_proj", None, "down_proj.weight is not quantized"),
+        ("down_proj", replace(Q4_0, group=64), "down_proj.weight as 4-bit integers in groups of 64"),
+        ("up_proj", replace(Q4_0, element=Element.FLOAT4), "up_proj.weight as FP4 in groups of 32"),
+        ("gate_proj", replace(Q4_0, details=("with minima",)), "as 4-bit integers in groups of 32, with minima"),
+    ],
+)
+def test_experts_of_a_layer_in_several_formats_are_refused_for_a_gpu_before_weights_are_read(projection, form, words):
+    checkpoint = CodedExperts(f"model.layers.1.mlp.experts.5.{projection}.weight", form)
+    chosen = Formats("bfloat16", "cuda", torch.bfloat16, "bfloat16", "", chip="sm_90")
+    assert formats.allowed(replace(chosen, backend="torch"), checkpoint, "Auto")
+    if words is None:
+        assert formats.allowed(chosen, checkpoint, "Auto") is chosen
+        return
+    first = "gate" if projection == "up_proj" else projection.removesuffix("_proj")
+    with pytest.raises(UnusableFormat, match=rf"random: model\.layers\.1\.mlp\.experts\.0\.{first}_proj.*{words}; on"):
+        formats.allowed(chosen, checkpoint, "Auto")

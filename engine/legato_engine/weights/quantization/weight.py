@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat, WrongShape
-from legato_engine.weights.grouped import Grouped, GroupedForm
+from legato_engine.weights.grouped import REORDERED, Grouped, GroupedForm
 from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.packed import Packed, Scales
 from legato_engine.weights.quantization import grouping
@@ -138,7 +138,8 @@ class QuantizedWeight(ABC):
             group_bits += 0 if grouping.symmetric(element, self._zeros()) else 8
         groups = self._tile.grid(*self.shape)[1]
         rounds = self._format.activations is not Activations.NONE
-        return GroupedForm(element, group, element.bits + group_bits * groups / inputs, rounds)
+        details = () if order is None else (REORDERED,)
+        return GroupedForm(element, group, element.bits + group_bits * groups / inputs, rounds, details)
 
     def _fits_groups(self, grid: ScaleGrid) -> bool:
         """True if all inputs of each group of `Packed` are in one column."""
