@@ -49,6 +49,7 @@ class Captures:
             device.place, device.chip, device.processors, device.dtypes,
         )  # fmt: skip
         self.host, self.mark = device.host, device.mark
+        self.allocate, self.write = device.allocate, device.write
         self.captured = self.replayed = 0
         self._capture = device.capture
 

@@ -111,6 +111,7 @@ def told(model: str, block_size: int, max_batch: int, steps: int) -> dict[str, l
             block_size=block_size, max_batch=max_batch, chunk_tokens=CHUNK, max_length=LONGEST, threads=1,
         )  # fmt: skip
         runner.warm_up()
+        runner.warm_up_adapter(runner.adapter({}))
         warm = set(found)
         found.clear()
         made = RandomSteps(runner, weights.config.vocab_size, max_batch)

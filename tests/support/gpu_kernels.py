@@ -14,7 +14,7 @@ import gpu_experts
 import torch
 from kernel_inspection import inspect
 
-from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu import ahead, low_rank
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.chips import has_float8
@@ -34,6 +34,7 @@ BEGIN, END = "<!-- begin generated -->\n", "<!-- end generated -->\n"
 DTYPE = torch.bfloat16
 KV_HEADS, TOKENS, ROWS, BLOCKS = 2, 256, 16, 64
 HIDDEN, INNER, VOCAB, EPS = 4096, 14336, 128256, 1e-5
+RANKS = 64
 WORDS = 1 << 18  # of 64 bits, in a block of 2 MiB
 SHOWN = {"TILE_M", "TILE_N", "ROWS", "TOKENS", "HEADS", "WIDTH", "TILE", "CHUNK", "ENTRIES"}
 HEAD = (
@@ -151,6 +152,7 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
         f"inner {INNER}",
         partial(silu_mul, empty(TOKENS, 2 * INNER), empty(TOKENS, INNER), choose("silu_mul", {}, chip)),
     )
+    yield f"{HIDDEN} inputs, ranks up to {RANKS}", partial(_low_rank, chip)
     yield "Q4_K", partial(dequantize, _weight("Q4_K"), 0, empty(HIDDEN, HIDDEN), choose("dequantize_codes", {}, chip))
     words = torch.empty(BLOCKS, WORDS, dtype=torch.int64)
     yield f"blocks of {WORDS} words", partial(sum_blocks, words, ints(ROWS), words[0], choose("sum_blocks", {}, chip))
@@ -204,6 +206,13 @@ def _sample(chip: str) -> None:
     sampling.change(logits, draws, ints(5, 256), work, chosen)
     sampling.pick(logits, draws, work, results, True, True, chosen)
     sampling.rank(logits, draws, work, results, chosen)
+
+
+def _low_rank(chip: str) -> None:
+    tiles = torch.empty(low_rank.most_tiles(ROWS, 8), low_rank.FIELDS, dtype=torch.int64)
+    rows = low_rank.AdaptedRows(ints(ROWS), tiles, torch.empty(1), RANKS, ahead.CHIPS[chip].processors)
+    layer, x = low_rank.LowRankLayer(0, 3, HIDDEN, True), empty(ROWS, HIDDEN)
+    low_rank.add(x, x, layer, rows, choose("shrink", {}, chip), choose("expand", {}, chip))
 
 
 def _weight(name: str) -> CodeMatrix:

@@ -1,7 +1,7 @@
 """The interface between a runner and a backend."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ class Backend(Layers, Protocol):
         """Further numbers of tokens, multiples of 16, for which the warm-up computes a step, because they use other
         kernels."""
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter:
         """An adapter for the linear layers made so far, from A and B by projection. May be called concurrently with
         steps."""
 

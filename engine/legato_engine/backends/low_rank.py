@@ -1,11 +1,7 @@
-"""Adapters in the layout of fused linear layers."""
+"""The projections that adapters update, numbered through a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-
-import torch
-
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair, Up
 
 
 class LinearShape(NamedTuple):
@@ -15,19 +11,25 @@ class LinearShape(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def fuse(
-    pairs: Mapping[str, Pair], layers: Sequence[LinearShape], dtype: torch.dtype, device: torch.device | None = None
-) -> LowRankAdapter[LowRank]:
-    """Fuses the pairs of each layer's projections into one update, whose key is the layer's first projection."""
-    updates = {}
+class ModelProjection(NamedTuple):
+    """A projection by its number in the model, with its first output in its layer and its number of outputs."""
+
+    number: int
+    name: str
+    first: int
+    outputs: int
+
+
+def numbered(layers: Sequence[LinearShape]) -> Iterator[ModelProjection]:
+    """All projections, in the order of layers."""
+    number = 0
     for layer in layers:
-        downs, ups, first, rank = [], [], 0, 0
-        for name, size in zip(layer.names, layer.outputs, strict=True):
-            if (pair := pairs.get(name)) is not None:
-                downs.append(pair.a.to(device, dtype))
-                ups.append(Up(slice(rank, rank + len(pair.a)), first, pair.b.to(device, dtype).contiguous()))
-                rank += len(pair.a)
-            first += size
-        if downs:
-            updates[layer.names[0]] = LowRank(torch.cat(downs), tuple(ups))
-    return LowRankAdapter(updates)
+        first = 0
+        for name, outputs in zip(layer.names, layer.outputs, strict=True):
+            yield ModelProjection(number, name, first, outputs)
+            number, first = number + 1, first + outputs
+
+
+def count(layers: Sequence[LinearShape]) -> int:
+    """The number of projections so far, which is the number of the next one."""
+    return sum(len(layer.names) for layer in layers)

@@ -17,7 +17,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 class AdaptedTokens:
     """The tokens of a step that use one adapter."""
 
-    adapter: LowRankAdapter[Any]
+    adapter: LowRankAdapter
     tokens: Ints  # their indexes, ascending
 
 

@@ -1,11 +1,9 @@
-"""Low-rank updates of linear layers by an adapter, laid out like the fused layers.
+"""Low-rank updates of linear layers by an adapter.
 
 LoRA (Hu et al., 2021): y = W x + scale · B (A x). The scale is part of B here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # paced workers import this without torch
     import torch
@@ -18,42 +16,7 @@ class Pair(NamedTuple):
     b: "torch.Tensor"
 
 
-class Up(NamedTuple):
-    """Maps `ranks` of the inner values to the outputs from `first` on: B [out, rank]."""
+class LowRankAdapter:
+    """An adapter in the format of the backend that made it. `nbytes` are the bytes of its matrices there."""
 
-    ranks: slice
-    first: int
-    b: "torch.Tensor"
-
-
-@dataclass(frozen=True, slots=True)
-class LowRank:
-    """The update of one linear layer with several projections: their concatenated A [ranks, in], and the B of each."""
-
-    down: "torch.Tensor"
-    ups: tuple[Up, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return self.down.nbytes + sum(up.b.nbytes for up in self.ups)
-
-
-class Update(Protocol):
-    """An adapter's update of one linear layer, in a backend's format."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-U = TypeVar("U", bound=Update, covariant=True)
-
-
-@dataclass(frozen=True)
-class LowRankAdapter(Generic[U]):
-    """One adapter in a backend's format: its updates by the linear layer's first projection."""
-
-    updates: Mapping[str, U]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(update.nbytes for update in self.updates.values())
+    nbytes: int

@@ -1,7 +1,7 @@
 """The rows of a batch as flat arrays, which are a backend's only input."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def _window_tables(windows: Sequence[WindowTable], used: Ints) -> Ints:
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:
     """The tokens of rows with an adapter, grouped by adapter."""
-    pieces: dict[int, tuple[LowRankAdapter[Any], list[Ints]]] = {}
+    pieces: dict[int, tuple[LowRankAdapter, list[Ints]]] = {}
     for index, row in enumerate(rows):
         if (adapter := row.adapter) is not None:
             assert isinstance(adapter, LowRankAdapter)

@@ -48,6 +48,12 @@ class Absent:
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32)
 
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.place)
+
+    def write(self, memory: torch.Tensor, contents: torch.Tensor) -> None:
+        """Nothing."""
+
     def mark(self) -> Callable[[], None]:
         return lambda: None
 
@@ -116,6 +122,7 @@ def launch_all(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, 
             prompt = [0] * tokens
             draws = (Draw(0, tokens, greedy, prompt, tokens),)
             runner.logits((Row(prompt, 0, [0], draws, windows=windows),) * rows)
+        runner.warm_up_adapter(runner.adapter({}))
         DeviceSampler(Absent(chip, processors, _HOST), config.vocab_size, 1).warm_up()
         words = torch.empty(_SUMMED, runner.layout.block_bytes // 8, dtype=torch.int64, device=_NOWHERE)
         ids = torch.empty(_SUMMED, dtype=torch.int32, device=_NOWHERE)

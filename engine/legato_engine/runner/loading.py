@@ -13,7 +13,7 @@ from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import backends, population
 from legato_engine.runner.interface import LoadedModel, Progress
-from legato_engine.runner.plan import RunnerOptions
+from legato_engine.runner.plan import AdapterLimits, RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.runner.step_profiler import TorchProfiler, open_ranges
@@ -31,7 +31,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
     fitting = projections(checkpoint.config)
     folders = _adapters(settings, fitting)
     max_length = settings.length_limit(checkpoint.config.max_length)
-    runner = _runner(settings, checkpoint, max_length, _adapter_values(settings, fitting, folders), progress)
+    runner = _runner(settings, checkpoint, max_length, _adapter_limits(settings, fitting, folders), progress)
     for folder in [*folders.values()][:1]:
         runner.warm_up_adapter(runner.adapter(folder.read()))
     if settings.adapters_file is not None:
@@ -67,12 +67,15 @@ def _offered(runner: Runner, name: str, folder: AdapterFolder) -> OfferedAdapter
     return OfferedAdapter(name, folder.digest, lambda: runner.adapter(folder.read()))
 
 
-def _adapter_values(settings: WorkerSettings, fitting: Projections, folders: Mapping[str, AdapterFolder]) -> int:
-    """The count of numbers that adapters in memory will have: of the largest ones, including those that may come."""
+def _adapter_limits(
+    settings: WorkerSettings, fitting: Projections, folders: Mapping[str, AdapterFolder]
+) -> AdapterLimits:
+    """The limits of adapters: of the largest ones, including those that may come."""
+    most, rank = settings.adapters_in_memory, settings.max_adapter_rank
     if settings.adapters_file is not None:
-        return settings.adapters_in_memory * settings.max_adapter_rank * sum(map(sum, fitting.values()))
+        return AdapterLimits(most, rank, most * rank * sum(map(sum, fitting.values())))
     largest = max((folder.values for folder in folders.values()), default=0)
-    return min(settings.adapters_in_memory, len(folders)) * largest
+    return AdapterLimits(most, rank, min(most, len(folders)) * largest)
 
 
 def _neutral(fitting: Projections) -> dict[str, Pair]:
@@ -81,11 +84,15 @@ def _neutral(fitting: Projections) -> dict[str, Pair]:
 
 
 def _runner(
-    settings: WorkerSettings, checkpoint: Checkpoint, max_length: int | None, adapter_values: int, progress: Progress
+    settings: WorkerSettings,
+    checkpoint: Checkpoint,
+    max_length: int | None,
+    adapters: AdapterLimits,
+    progress: Progress,
 ) -> Runner:
     """The model, after it has computed a token."""
     try:
-        return _warmed_up(settings, checkpoint, max_length, adapter_values, progress)
+        return _warmed_up(settings, checkpoint, max_length, adapters, progress)
     except KernelFailed as error:
         if settings.on_kernel_failure != "Torch":
             raise
@@ -93,14 +100,14 @@ def _runner(
     # Only after the exception, whose frames hold the first runner, is freed: the device may have no room for two.
     gc.collect()  # a compiler's errors may hold each other
     torch.cuda.empty_cache()  # otherwise torch keeps the freed memory, and it does not count as free
-    return _warmed_up(settings, checkpoint, max_length, adapter_values, progress, why)
+    return _warmed_up(settings, checkpoint, max_length, adapters, progress, why)
 
 
 def _warmed_up(
     settings: WorkerSettings,
     checkpoint: Checkpoint,
     max_length: int | None,
-    adapter_values: int,
+    adapters: AdapterLimits,
     progress: Progress,
     fallback: str = "",
 ) -> Runner:
@@ -118,7 +125,7 @@ def _warmed_up(
             memory=_memory(settings),
             chunk_tokens=settings.tokens_per_chunk,
             max_batch=settings.max_batch,
-            adapter_values=adapter_values,
+            adapters=adapters,
             longest_bytes=_longest_bytes(settings),
             fallback=fallback,
             on_kernel_failure=settings.on_kernel_failure,

@@ -16,6 +16,15 @@ from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory
 from legato_engine.weights.checkpoint import Checkpoint
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """The most adapters in memory, the highest rank, and the count of numbers that all in memory will have."""
+
+    in_memory: int = 8
+    rank: int = 64
+    values: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
     """Options of `Runner.load`: formats, the machine, and sizes, which are None for Auto.
@@ -25,7 +34,7 @@ class RunnerOptions:
     arena and workspace have to fit into `memory`; None: not checked.
 
     `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens` and `max_batch` are the size of
-    the largest step, `adapter_values` the count of numbers that adapters in memory will have.
+    the largest step.
     """
 
     dtype: str
@@ -46,7 +55,7 @@ class RunnerOptions:
     longest_bytes: int | None = None
     max_batch: int | None = capacity.FEWEST
     chunk_tokens: int = 512
-    adapter_values: int = 0
+    adapters: AdapterLimits = AdapterLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
     chosen = formats.choose(options.dtype, here, gpu, config, options.block_size, options.fallback, options.kv_dtype)
     chosen = formats.allowed(chosen, checkpoint, options.on_kernel_failure)
     layout = layout_of(config, options.block_size, chosen.kv)
-    needs = partial(sizing.needs, checkpoint, chosen, options.chunk_tokens, adapter_values=options.adapter_values)
+    needs = partial(sizing.needs, checkpoint, chosen, options.chunk_tokens, adapter_values=options.adapters.values)
     asked = AskedSizes(options.kv_cache_bytes, options.max_length, options.max_batch)
     declared = config.max_length
     if options.longest_bytes is not None:

@@ -6,7 +6,7 @@ The scheduler decides the steps, `models` has the layers' order, and a backend c
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -107,7 +107,10 @@ class Runner:
         plan = make_plan(checkpoint, options)
         chosen, layout, sizes, gpu = plan.formats, plan.layout, plan.sizes, plan.gpu
         rows = sizes.max_running
-        room = Room(options.chunk_tokens + rows, rows, layout.blocks_for(sizes.max_length), layout.block_size)
+        blocks, limits = layout.blocks_for(sizes.max_length), options.adapters
+        room = Room(
+            options.chunk_tokens + rows, rows, blocks, layout.block_size, limits.in_memory, limits.rank
+        )  # fmt: skip
         report = progress or (lambda _what, _share: None)
         config = checkpoint.config.serving(sizes.max_length)
         with torch.inference_mode():
@@ -191,11 +194,11 @@ class Runner:
         packed, fault = scores.pack()
         return Scored(packed, (), perf_counter() - began, fault)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter:
         """An adapter for rows of a batch, from A and B by projection. May be called concurrently with a step."""
         return self._backend.adapter(pairs)
 
-    def warm_up_adapter(self, adapter: LowRankAdapter[Any]) -> None:
+    def warm_up_adapter(self, adapter: LowRankAdapter) -> None:
         """Computes one token and a block of tokens with this adapter, through block 0, before the worker serves."""
         with torch.inference_mode():
             for count in (1, self.layout.block_size):

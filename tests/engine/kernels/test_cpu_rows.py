@@ -11,6 +11,7 @@ import torch
 
 from legato_engine.backends.cpu import kv_factors
 from legato_engine.backends.cpu import low_rank as low_rank_layers
+from legato_engine.backends.torch.low_rank import LowRank, Up
 from legato_engine.kernels.cpu import low_rank, rms_norm, rope, silu_mul
 from legato_engine.kernels.cpu.simd.scalar import code_of
 from legato_engine.kernels.reference import float8
@@ -19,7 +20,6 @@ from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import rope as naive_rope
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 from legato_engine.kernels.torch import float8 as torch_float8
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Up
 
 EPS = np.float32(1e-5)
 KINDS = np.float32, np.uint16  # uint16 holds bfloat16
@@ -189,9 +189,9 @@ def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
     expected = out.clone()
     naive_low_rank.add(x, tokens, down, ups, expected)
 
-    adapter = LowRankAdapter({"q": LowRank(down, tuple(Up(*up) for up in ups))})
+    update = low_rank_layers._packed(LowRank(down, tuple(Up(*up) for up in ups)))
     given = x.numpy() if kind is np.float32 else (x.numpy().view(np.uint32) >> 16).astype(np.uint16)
-    low_rank_layers.packed(adapter).updates["q"](given, tokens.numpy(), out.numpy())
+    update(given, tokens.numpy(), out.numpy())
 
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
     rest = [token for token in range(100) if token not in tokens]

@@ -53,6 +53,6 @@ def test_products_with_codes_load_the_next_tiles_while_they_compute_one(kernels)
 
 
 def test_wide_tiles_are_multiplied_by_the_instructions_of_whole_warp_groups(kernels, sample):
-    wide = [each for each in kernels + sample if each["products"] and each["sizes"]["TILE_M"] >= LEAST_WGMMA]
+    wide = [each for each in kernels + sample if each["products"] and each["sizes"].get("TILE_M", 0) >= LEAST_WGMMA]
     others = {("sm_80", "mma"), ("sm_89", "mma"), ("sm_100", "tcgen05")} if WHOLE else set()
     assert {(each["chip"], each["products"]) for each in wide} == {("sm_90", "wgmma")} | others

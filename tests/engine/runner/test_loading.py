@@ -40,11 +40,11 @@ def adapter(tmp_path):
 
 @pytest.fixture
 def adapted(monkeypatch):
-    """The tokens of each row with an adapter that is computed, and how many layers that adds to."""
+    """The tokens of each row with an adapter that is computed, and the bytes of its matrices."""
     rows, logits = [], Runner.logits
 
     def noted(runner, given, *before):
-        rows.extend((len(row.tokens), len(row.adapter.updates)) for row in given if row.adapter is not None)
+        rows.extend((len(row.tokens), row.adapter.nbytes) for row in given if row.adapter is not None)
         return logits(runner, given, *before)
 
     monkeypatch.setattr(Runner, "logits", noted)
@@ -55,12 +55,13 @@ def test_steps_with_an_adapter_are_computed_before_the_first_request_for_one(loa
     """Also where there is none yet: else a kernel would be compiled while requests wait."""
     load(SETTINGS)
     assert adapted == []
-    layers = 4 * MODEL.layers  # q, k and v are one linear layer, gate and up another
     load(LISTED)
-    assert adapted == [(1, layers), (SETTINGS.tokens_per_block, layers)]
+    (one, of_one), (many, of_many) = adapted
+    assert (one, many) == (1, SETTINGS.tokens_per_block)
+    assert of_one == of_many > 0
     adapted.clear()
     load(replace(SETTINGS, adapters=(("sql", str(adapter)),)))
-    assert adapted == [(1, layers), (SETTINGS.tokens_per_block, layers)]
+    assert adapted == [(one, 4 * of_one), (many, 4 * of_one)]  # all projections in rank 4, where it was rank 1
 
 
 def test_weights_are_rounded_as_the_settings_say(load):

@@ -12,20 +12,20 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import experts, kv_factors, low_rank
 from legato_engine.backends.cpu.experts import CpuExperts
-from legato_engine.backends.cpu.low_rank import CpuLowRank
+from legato_engine.backends.cpu.low_rank import CpuAdapter
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.kv_groups import groups_of
-from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.backends.low_rank import LinearShape
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm
 from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import LowRankAdapter, Pair
+from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -104,6 +104,7 @@ class CpuLinear:
 
     def _adapt(self, step: CpuStep, x: Array, out: Array) -> None:
         for each in step.inputs.adapted:
+            assert isinstance(each.adapter, CpuAdapter)
             if (update := each.adapter.updates.get(self.name)) is not None:
                 update(x, each.tokens, out)
 
@@ -223,8 +224,8 @@ class CpuBackend:
         assert self._last.hidden is not None
         return self._head.logits(*self._last.hidden, tokens)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[CpuLowRank]:
-        return low_rank.packed(fuse(pairs, self._linears, torch.float32))
+    def adapter(self, pairs: Mapping[str, Pair]) -> CpuAdapter:
+        return low_rank.packed(pairs, self._linears)
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         multiplier = np.float32(self._config.embedding_multiplier)

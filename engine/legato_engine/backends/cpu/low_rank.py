@@ -1,13 +1,17 @@
 """Adapters in the layout of this backend's kernel."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from legato_engine.backends.cpu.workspace import Array
+from legato_engine.backends.low_rank import LinearShape
+from legato_engine.backends.torch.low_rank import LowRank, fuse
 from legato_engine.kernels.cpu import low_rank as kernels
 from legato_engine.layers.inputs import Ints
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,18 @@ class CpuLowRank:
         return int(self.down.nbytes + self.up.nbytes)
 
 
-def packed(adapter: LowRankAdapter[LowRank]) -> LowRankAdapter[CpuLowRank]:
+class CpuAdapter(LowRankAdapter):
+    """Updates by the first projection of their linear layer."""
+
+    def __init__(self, updates: Mapping[str, CpuLowRank]) -> None:
+        self.updates = updates
+        self.nbytes = sum(each.nbytes for each in updates.values())
+
+
+def packed(pairs: Mapping[str, Pair], layers: Sequence[LinearShape]) -> CpuAdapter:
     """The adapter in the layout of this backend's kernel."""
-    return LowRankAdapter({name: _packed(update) for name, update in adapter.updates.items()})
+    fused = fuse(pairs, layers, torch.float32, torch.device("cpu"))
+    return CpuAdapter({name: _packed(update) for name, update in fused.updates.items()})
 
 
 def _packed(update: LowRank) -> CpuLowRank:

@@ -1,12 +1,13 @@
 """The backend: makes layers, and computes steps, decoding ones by CUDA graphs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.backends.cuda import linear
+from legato_engine.backends.cuda import linear, low_rank
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.experts import CudaExperts, Mixtures, SharedMlp
@@ -24,11 +25,12 @@ from legato_engine.backends.cuda.layers import (
     CudaSum,
 )
 from legato_engine.backends.cuda.linear import DensePart, LinearPart, ProductMemory
+from legato_engine.backends.cuda.low_rank import AdapterMemory, CudaAdapter, CudaLowRank
 from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.kv_groups import groups_of
-from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.backends.low_rank import LinearShape
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
 from legato_engine.kernels.gpu.chips import has_float8
@@ -39,7 +41,7 @@ from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.kv_factors import KVFactors
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
+from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -74,7 +76,8 @@ class CudaBackend:
         self._room = room
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
-        self._replays: dict[int, GraphReplay] = {}  # by rows
+        self._adapters: AdapterMemory | None = None  # made by the first step with adapters
+        self._replays: dict[tuple[int, bool], GraphReplay] = {}  # by rows, and whether there are adapters
         self._angles = RotaryTables(room.max_length, lambda table: table.to(device.place))
 
     @property
@@ -96,7 +99,9 @@ class CudaBackend:
         size = self._padded(inputs)
         memory, work = self._made(size)
         memory.fill(inputs, size)
-        adapted = tuple((each.adapter, torch.from_numpy(each.tokens).to(self._device.place)) for each in inputs.adapted)
+        if inputs.adapted and self._adapters is None:
+            self._adapters = AdapterMemory(self._room, self._device, self._linears)
+        adapted = self._adapters.fill(inputs.adapted, size.tokens) if inputs.adapted and self._adapters else None
         if self._kv_scales is not None and not has_float8(self._device.chip):
             arena = arena.view(torch.uint8)
         return memory.step(size, len(inputs.sampled), arena, work, not _short(inputs), adapted)
@@ -123,14 +128,15 @@ class CudaBackend:
 
     def _replayed(self, forward: Forward, step: CudaStep) -> torch.Tensor:
         """Logits of all rows of a step, including padded ones. The first step of a size is computed, then captured."""
-        if (replay := self._replays.get(len(step.tokens))) is not None:
+        key = len(step.tokens), step.adapted is not None
+        if (replay := self._replays.get(key)) is not None:
             self._last = replay.step
             replay.again()
             return replay.logits
         work = step.whole()
         logits = forward(work)
         again = self._device.capture(lambda: _compute(forward, step))
-        self._replays[len(step.tokens)] = GraphReplay(again, work, logits)
+        self._replays[key] = GraphReplay(again, work, logits)
         self._last = work
         return logits
 
@@ -146,7 +152,7 @@ class CudaBackend:
         if self._memory is None or self._work is None or not self._room.holds(size):
             self._device.mark()()
             self._replays.clear()
-            self._last = None
+            self._last = self._adapters = None
             self._room = self._room.enlarged(size)
             self._workspace.make_room(self._room)
             config, room = self._config, self._room
@@ -155,8 +161,8 @@ class CudaBackend:
             self._work = Work(room.rows, room.tokens, heads, self._device.place, self._device.processors)
         return self._memory, self._work
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[LowRank]:
-        return fuse(pairs, self._linears, self._dtype, self._device.place)
+    def adapter(self, pairs: Mapping[str, Pair]) -> CudaAdapter:
+        return low_rank.upload(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
         multiplier = projections.embedding_multiplier(self._checkpoint, self._dtype)
@@ -173,14 +179,16 @@ class CudaBackend:
         return CudaOutputNorm(self._norm_weight(name), self._config.rms_norm_eps, configuration)
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
+        layer = low_rank.next_layer(self._linears, outputs)
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
-        return self._linear(names, outputs, bias)
+        update = CudaLowRank(layer, self._choose("shrink"), self._choose("expand"))
+        return replace(self._linear(names, outputs, bias), update=update)
 
     def _linear(self, names: Sequence[str], outputs: Sequence[int], bias: bool = False) -> CudaLinear:
         parts = linear.load(self._checkpoint, names, self._products)
         self.nbytes += sum(part.nbytes for part in parts)
         biases = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
-        return CudaLinear(names[0], parts, biases, self._buffer("linear", sum(outputs)))
+        return CudaLinear(parts, biases, self._buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
         self._progress((layer + 1) / self._config.layers)
@@ -296,8 +304,8 @@ def sizes(most: int) -> tuple[int, ...]:
 
 
 def _decodes(inputs: StepInputs) -> bool:
-    """True if each row has one token and no adapter."""
-    return len(inputs.tokens) == len(inputs.lengths) and not inputs.adapted
+    """True if each row has one token."""
+    return len(inputs.tokens) == len(inputs.lengths)
 
 
 def _short(inputs: StepInputs) -> bool:

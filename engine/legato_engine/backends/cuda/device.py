@@ -22,6 +22,13 @@ class Device(Protocol):
     def host(self, size: int) -> torch.Tensor:
         """Host memory, int32 [size], that can be copied to the device while both work."""
 
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Memory on the device, uint8 [nbytes], in any thread. Once freed, it is only reused after the steps that were
+        started before."""
+
+    def write(self, memory: torch.Tensor, contents: torch.Tensor) -> None:
+        """Copies from the host to allocated memory, and waits for that, but not for steps."""
+
     def mark(self) -> Callable[[], None]:
         """Returns a function that waits for the work that was started before `mark`."""
 
@@ -44,9 +51,22 @@ class Cuda:
         self.processors = device.multi_processor_count
         self.dtypes = DTYPES
         self._pool: Any = None  # memory shared by graphs, of which one runs at a time
+        # In the steps' stream, copies from pageable memory would wait for steps.
+        self._loading = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32, pin_memory=True)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        with torch.cuda.stream(self._loading):
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=self.place)
+        memory.record_stream(torch.cuda.default_stream(self.place))
+        return memory
+
+    def write(self, memory: torch.Tensor, contents: torch.Tensor) -> None:
+        with torch.cuda.stream(self._loading):
+            memory.copy_(contents, non_blocking=True)
+        self._loading.synchronize()
 
     def mark(self) -> Callable[[], None]:
         wait: Callable[[], None] = torch.cuda.current_stream(self.place).record_event().synchronize
@@ -76,6 +96,12 @@ class Interpreted:
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def write(self, memory: torch.Tensor, contents: torch.Tensor) -> None:
+        memory.copy_(contents)
 
     def mark(self) -> Callable[[], None]:
         return lambda: None

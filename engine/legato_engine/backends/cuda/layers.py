@@ -1,5 +1,5 @@
 """Implements `layers.interface` by Triton's kernels, with linear layers by `linear`. Activations and the residual
-stream are of one dtype; nothing is allocated in a step without adapters.
+stream are of one dtype; nothing is allocated in a step.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import torch
 
 from legato_engine.backends.cuda.float8 import Float8Memory
 from legato_engine.backends.cuda.linear import LinearPart
+from legato_engine.backends.cuda.low_rank import CudaLowRank
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer
 from legato_engine.kernels.gpu.attention import attend as attention
@@ -17,7 +18,6 @@ from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.float8 import Float8Rows
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
-from legato_engine.kernels.torch import low_rank
 from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.kv_factors import KVFactors
@@ -69,10 +69,10 @@ class CudaOutputNorm:
 
 @dataclass(frozen=True, slots=True)
 class CudaLinear:
-    name: str  # of its first projection
     parts: tuple[LinearPart, ...]  # in the order of outputs
     bias: torch.Tensor | None
     out: Buffer
+    update: CudaLowRank | None = None  # None if adapters do not update it
 
     def __call__(self, step: CudaStep, x: torch.Tensor) -> torch.Tensor:
         out, first = self.out.take(len(x)), 0
@@ -80,9 +80,8 @@ class CudaLinear:
             last = first + part.outputs
             part(x, None if self.bias is None else self.bias[first:last], out[:, first:last])
             first = last
-        for adapter, tokens in step.adapted:
-            if (update := adapter.updates.get(self.name)) is not None:
-                low_rank.add(x, tokens, update.down, update.ups, out)
+        if step.adapted is not None and self.update is not None:
+            self.update(x, out, step.adapted)
         return out
 
 

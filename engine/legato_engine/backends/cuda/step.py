@@ -14,17 +14,14 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room, Size
 from legato_engine.kernels.gpu.attention.attend import Work
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.low_rank import AdaptedRows
 from legato_engine.kernels.gpu.step_inputs import expand
 from legato_engine.layers.inputs import StepInputs
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 
 _Memory = TypeVar("_Memory", torch.Tensor, np.ndarray[Any, Any])
 
 SHORT = 8  # tokens: shorter rows use attention's kernels for decoding
 _ALIGNED = 4  # numbers; Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes
-
-
-Adapted = tuple[tuple[LowRankAdapter[LowRank], torch.Tensor], ...]  # adapters with their tokens
 
 
 @dataclass(slots=True)
@@ -42,7 +39,7 @@ class CudaStep:
     arena: torch.Tensor
     work: Work
     prompts: bool  # some row has more than SHORT tokens
-    adapted: Adapted
+    adapted: AdaptedRows | None  # None in steps without adapters, which launch fewer kernels
     planned: tuple[int | None] | None = None  # the window that `work` is planned for
     hidden: tuple[torch.Tensor, torch.Tensor] | None = None  # the head's inputs: last output, residual stream
 
@@ -90,8 +87,9 @@ class StepMemory:
         self._expand(size, self._drawn if inputs.drawn is None else inputs.drawn)
 
     def step(
-        self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool, adapted: Adapted = ()
-    ) -> CudaStep:
+        self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool,
+        adapted: AdaptedRows | None = None,
+    ) -> CudaStep:  # fmt: skip
         """A step of that size with the inputs of the last `fill`; `samples` of its tokens sample."""
         tokens, positions, slots = self._expanded(size)
         _, starts, lengths, sampled, flat = self._given_in(self._given, size)

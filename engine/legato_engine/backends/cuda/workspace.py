@@ -15,12 +15,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest step: tokens, rows, and blocks of one row, each with `block_size` tokens."""
+    """The largest step: tokens, rows, and blocks of one row, each with `block_size` tokens; adapters, and the ranks of
+    one."""
 
     tokens: int
     rows: int
     blocks: int
     block_size: int
+    adapters: int = 8
+    ranks: int = 64
 
     @property
     def max_length(self) -> int:

@@ -8,11 +8,11 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.kv_groups import groups_of
-from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.backends.torch import experts
+from legato_engine.backends.low_rank import LinearShape
+from legato_engine.backends.torch import experts, low_rank
 from legato_engine.backends.torch.experts import TorchExperts
+from legato_engine.backends.torch.low_rank import TorchAdapter
 from legato_engine.backends.torch.step import TorchStep
-from legato_engine.kernels.torch import low_rank
 from legato_engine.kernels.torch.attention import attention
 from legato_engine.kernels.torch.float8 import KVScales
 from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
@@ -22,7 +22,7 @@ from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
+from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -74,7 +74,7 @@ class TorchLinear:
         out = torch.nn.functional.linear(x, self.weight, self.bias)
         for adapter, tokens in step.adapted:
             if (update := adapter.updates.get(self.name)) is not None:
-                low_rank.add(x, tokens, update.down, update.ups, out)
+                update(x, tokens, out)
         return out
 
 
@@ -166,8 +166,8 @@ class TorchBackend:
         assert self._last is not None
         return self._head.logits(self._last, torch.from_numpy(tokens).to(self._device))
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[LowRank]:
-        return fuse(pairs, self._linears, self._dtype, self._device)
+    def adapter(self, pairs: Mapping[str, Pair]) -> TorchAdapter:
+        return low_rank.fuse(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
         return TorchEmbedding(self._table(name), projections.embedding_multiplier(self._checkpoint, self._dtype))

@@ -4,9 +4,11 @@ from collections import defaultdict
 
 import torch
 
+from legato_engine.backends.torch.low_rank import TorchAdapter
 from legato_engine.kernels.torch.attention import Group, causal_mask
 from legato_engine.layers.inputs import StepInputs, WindowInputs
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.low_rank import LowRankAdapter
 from legato_engine.layers.rotation import Rotation
 
 MASK_ENTRIES = 1 << 22  # of one mask of a prompt, which would otherwise grow with chunk · context
@@ -26,7 +28,7 @@ class TorchStep:
         self.written = [(each // size, each % size) for each in slots]  # blocks and places of tokens, by group
         self._positions = torch.from_numpy(inputs.positions).to(device)
         self._angles: dict[Rotation | None, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.adapted = [(each.adapter, torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
+        self.adapted = [(_of_torch(each.adapter), torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
         self._inputs = inputs
         self._groups: dict[tuple[int, int | None, int], tuple[Group, ...]] = {}
 
@@ -48,6 +50,11 @@ class TorchStep:
             moving = self._inputs.windows[of_layers - 1] if of_layers else None
             self._groups[key] = group_rows(self._inputs, size, shared, shape.window, dtype, device, moving=moving)
         return self._groups[key]
+
+
+def _of_torch(adapter: LowRankAdapter) -> TorchAdapter:
+    assert isinstance(adapter, TorchAdapter)
+    return adapter
 
 
 def group_rows(
