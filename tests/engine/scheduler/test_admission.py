@@ -8,7 +8,6 @@ from legato_engine.scheduler.requests.request import RequestState
 
 
 def started(worker, client):
-    """True if it starts in the next step."""
     return starts(worker, worker.add(client))
 
 
@@ -146,7 +145,6 @@ def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth
     ids=["ended by its client", "cut off", "by its deadline"],
 )
 def test_an_answer_is_as_long_as_its_client_let_it_become_and_one_that_was_cut_off_says_nothing(end, counts):
-    """Stop strings end at the gateway, which cancels."""
     worker = Worker(num_blocks=14, growth_tokens=100)
     for number in range(1, LEAST_ANSWERS + 1):
         worker.add(client := ask(3, max_tokens=40), deadline=float(number))

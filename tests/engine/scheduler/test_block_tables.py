@@ -56,7 +56,6 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables):
 
 
 def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables):
-    """So that a transfer needs few puts."""
     first, second, other = (ask(4).request() for _ in range(3))
     tables.open(first, [], 1)
     tables.open(other, [], 4)

@@ -35,7 +35,6 @@ def send(worker):
 
 
 def shares(worker, steps):
-    """Tokens computed by tenant in this many steps."""
     before = Counter(worker.load.tokens_by_tenant)
     worker.steps(steps)
     return Counter(worker.load.tokens_by_tenant) - before

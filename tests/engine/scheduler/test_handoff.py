@@ -139,7 +139,6 @@ def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn_and_one_that_has_
 
 
 def test_a_parked_prefill_whose_grant_is_withdrawn_before_it_runs_is_parked_again(pair):
-    """It no longer goes before a granted one."""
     sender, _ = pair
     request, _ = dispatch(pair, ask(18))
     sender.run()

@@ -91,7 +91,6 @@ def test_blocks_that_are_on_their_way_are_waited_for(granted):
 
 @pytest.mark.parametrize(("length", "revoked"), [(9, 1), (17, 2), (29, 3)])
 def test_as_many_grants_are_revoked_as_are_needed_and_each_once(granted, length, revoked):
-    """For a granted prefill that waits."""
     worker, transfers = granted
     request = worker.add(ask(length, 500), room=9)
     worker.grant(request)

@@ -7,7 +7,6 @@ from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS, MOST_
 
 
 def answer(tokens=0, **fields):
-    """A request with this many output tokens."""
     request = ask(3, max_tokens=5).request(**fields)
     request.tokens += range(tokens)
     return request

@@ -63,7 +63,6 @@ def test_a_sequence_whose_blocks_a_peer_reads_does_not_give_way(crowded):
 
 
 def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowded):
-    """Recomputing what it had before is no progress."""
     worker, requests = crowded
     worker.step()
     while requests[2].computed < 8:

@@ -65,7 +65,6 @@ class Machine:
         return cost.rate if cost is not None else 0.0
 
     def serve(self, kind, requests, slowness=1.0):
-        """Busy for half of the time."""
         lengths = PROMPTS[kind]
         between = 2 * sum(lengths) / len(lengths) / self.device.rate(kind)
         due = self.now

@@ -131,16 +131,3 @@ def test_their_time_is_not_taken_for_that_of_prompts():
     assert budget.count(0, 512, scoring=True) == pytest.approx(100, abs=16)
     budget.spend(96, 0, 96)
     assert budget.count(96, 512) <= 16
-
-
-def test_a_step_is_measured_without_them():
-    """Each row has the time that they took: 0.25 s of a step of 1 s here."""
-    worker = Worker(chunk_tokens=8)
-    for number in range(3):
-        asked(worker, tuple(range(100 * number, 100 * number + 41)), max_tokens=1)
-        while worker.begin() is not None:
-            worker.now += 1.0
-            worker.end()
-    assert worker.scheduler._cost._per_scored == pytest.approx(0.25 / 8)
-    prefill = worker.load.prefill_cost
-    assert prefill.per_step + 8 * prefill.per_token == pytest.approx(0.75, rel=0.1)

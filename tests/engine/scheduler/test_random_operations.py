@@ -71,7 +71,6 @@ class World:
             client.over = True
 
     def dispatch(self, a, b):
-        """Prefill here, decode there."""
         source, target = self._ways(a)
         client = self._client(a // 2, b)
         try:
@@ -306,7 +305,6 @@ class World:
         self._give_up(session)
 
     def _give_up(self, session):
-        """The sender's side of an abort."""
         session.over = True
         if session.outgoing is not None:
             if session.client.over:

@@ -8,10 +8,6 @@ from legato_engine.scheduler.requests.request import RequestState
 from legato_protocol.sampling.parameters import SamplingParams
 
 
-def sizes(batch):
-    return [len(row.tokens) for row in batch.rows]
-
-
 @pytest.mark.parametrize(
     ("most", "clients", "expected"),
     [
@@ -23,7 +19,7 @@ def test_chunk_tokens_bound_the_prompt_tokens_of_a_step(most, clients, expected)
     worker = Worker(chunk_tokens=most)
     worker.add_all(clients)
     worker.run(*clients)
-    assert [sum(sizes(batch)) for batch in worker.batches] == expected
+    assert [sum([len(row.tokens) for row in batch.rows]) for batch in worker.batches] == expected
 
 
 @pytest.mark.parametrize(
@@ -212,7 +208,6 @@ def test_cached_tokens_are_not_part_of_the_queue_but_the_last_token_is(length, u
 
 
 def test_all_rows_of_a_tenant_in_one_step_count_and_a_draw_has_the_end_of_its_prompt():
-    """Penalties count from there."""
     worker = Worker()
     worker.add_all((ask(5, choices=(0, 1)), ask(5, 50)), tenant="a")
     worker.step()

@@ -161,7 +161,6 @@ def test_a_transfer_that_is_not_over_ends_with_its_request(state, end):
 
 @pytest.mark.parametrize("name", ["on_written", "on_revoked", "abandon"])
 def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(name):
-    """The revocation was not sent yet."""
     worker, transfer = in_state(In.REVOKING)
     happen(worker, transfer, name)
     assert worker.incoming.revocations() == ()

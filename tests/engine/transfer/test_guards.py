@@ -20,21 +20,6 @@ def test_a_stale_revoked_takes_no_blocks_from_a_grant_that_is_in_force(pair):
     assert pair.arrives()
 
 
-def test_a_stale_revoked_frees_no_blocks(pair):
-    """It answers the first grant; the second one of the same attempt is in force, and is asked back as well."""
-    pair.begin()
-    pair.revoke()
-    pair.grant()
-    pair.run()
-    pair.receiver.agent.revoke(1)
-    pair.sender.say(handoff.Revoked(*NAME, 1), pair.receiver)
-    pair.deliver()
-    pair.receiver.poll()
-    assert len(pair.receiver.events(GrantRevoked)) == 1
-    pair.run()
-    assert len(pair.receiver.events(GrantRevoked)) == 2
-
-
 FINAL = {"token_ids": TOKENS * 2, "computed": 4 * BLOCK, "tokens": (), "blocks": 4}
 CONTRADICTIONS = {
     "more blocks than its tokens fill": {"blocks": 5},
@@ -69,7 +54,6 @@ def test_all_blocks_of_a_grant_may_be_announced(pair):
 
 
 def test_every_corrupt_block_is_counted_once(pair):
-    """Two of four."""
     pair.begin()
     for block in range(4):
         pair.network.faults.corrupt_put = float(block % 2)
@@ -122,7 +106,6 @@ def test_a_stale_grant_is_not_taken_for_the_one_that_follows(pair):
 
 
 def test_a_grant_that_its_own_revocation_has_overtaken_is_gone(pair):
-    """Also where the room is not known yet."""
     pair.connect()
     pair.say(pair.receiver, handoff.Revoke(*NAME, 7), 0.1)
     pair.say(pair.receiver, handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 7), 0.1)

@@ -169,19 +169,6 @@ def test_a_finished_put_is_in_the_peers_memory_and_nowhere_else(sides, accepted)
     assert np.array_equal(landed, expected)
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_a_put_may_follow_on_the_connection_at_once(sides, attempt):
-    """No message has gone either way yet."""
-    a, b = sides
-    at_a = a.connect(b.address)
-    wait(a, Connected, at=at_a)
-    a.fill(7)
-    a.attach(at_a, b.rkey)
-    a.put(at_a, [(0, b.base, 3_000_000)], 8)
-    assert wait(a, PutDone, at=at_a)[0].tag == 8
-    assert b.read(0, 3_000_001) == b"\x07" * 3_000_000 + b"\x00"
-
-
 @pytest.mark.parametrize(
     "address", [b"127.0.0.1:1", b"127.0.0.1:70000", b"127.0.0.1:-1", b"no-address:80", b"", b"\xff\xfe", b"127.0.0.1:0"]
 )
@@ -207,17 +194,6 @@ def test_a_killed_peer_is_noticed_on_an_idle_connection(sides):
     b.kill()
     assert wait(a, PeerDown, at=at_a)
     assert wait(a, PeerDown, at=a.connect(b.address)), "nobody listens there any more"
-
-
-def test_both_sides_learn_of_a_fence_and_can_connect_again(sides):
-    a, b = sides
-    at_a, at_b = join(a, b)
-    b.fence(at_b)
-    assert wait(b, Fenced)[0].connection == at_b
-    assert wait(a, PeerDown, at=at_a)
-    again_a, again_b = join(a, b)
-    assert again_a != at_a
-    assert again_b != at_b
 
 
 def test_the_fencing_sides_own_puts_end_before_it_is_fenced(sides):

@@ -74,27 +74,12 @@ def test_delayed_messages_overtake_each_other_only_when_told_so(reorder):
 
 
 def test_a_put_does_not_overtake_messages():
-    """As on one connection of a network."""
     sides = Sides(delay=1.0)
     sides.send_all()
     sides.put()
     wait(sides.memory["b"].any, lambda: sides.network.run(sides.network.now + 0.01))
     assert sides.heard(until=sides.network.now) == MESSAGES
     assert sides.a.poll() == [PutDone(sides.at_a, 5)]
-
-
-def test_a_damaged_put_has_one_bit_changed():
-    sides = Sides(corrupt_put=1.0)
-    sides.put()
-    sides.network.run(1)
-    assert changed_bits(sides.memory["b"].tobytes(), b"\x07" * SIZE) == 1
-
-
-def test_a_put_beyond_the_memory_is_a_mistake_of_the_caller():
-    sides = Sides()
-    sides.put(SIZE + 1)
-    with pytest.raises(ValueError, match="257 bytes beyond the registered memory"):
-        sides.network.run(1)
 
 
 def events(link):

@@ -56,7 +56,6 @@ def test_a_grant_that_was_not_sent_yet_is_revoked_at_once(pair):
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["aborted", "silent"])
 def test_only_blocks_that_may_still_be_written_to_are_in_quarantine(pair, stopped):
-    """Until the sender answers, or is fenced."""
     counts = pair.receiver.agent.counts
     pair.begin(cached=1)
     assert (counts().receiving, counts().quarantined_blocks) == (1, 0)

@@ -200,7 +200,6 @@ def test_a_session_that_has_ended_or_was_only_asked_for_is_remembered_for_four_l
 
 @pytest.mark.parametrize(("side", "state"), EVERY)
 def test_who_is_waited_for(side, state):
-    """A drained worker stops once there is none."""
     world = World(side, state)
     idle = state in (S.UNKNOWN, S.PARKED) or state in ENDED
     assert world.registry.active() == ([] if idle else [world.record])

@@ -5,7 +5,6 @@ from handoff_pair import TOKENS, Pair, Stranger
 
 from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_engine.transfer.connections.channels import Channels
-from legato_engine.transfer.connections.tls_channel import MARK
 from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, Released
 from legato_protocol.wire import handoff
 
@@ -128,14 +127,6 @@ def test_a_peer_with_another_authoritys_certificate_is_refused_with_the_reason(
     assert any("refused a peer: its certificate is not accepted" in line for line in caplog.messages)
 
 
-def test_one_handshake_serves_all_hand_offs_of_a_pair(followed):
-    pair = Pair(permissive(followed), permissive(followed))
-    sent = recorded(pair)
-    for attempt in range(1, 6):
-        hand_off(pair, attempt)
-    assert sum(data.startswith(MARK) for data in sent) == 1
-
-
 @pytest.mark.parametrize("expected_first", [True, False])
 def test_who_knows_the_token_alone_cannot_take_a_hand_off_between_workers_with_tls(followed, expected_first):
     """It says that it is the receiver, and grants blocks of its own; Permissive lets it connect, and no more."""
@@ -152,17 +143,6 @@ def test_who_knows_the_token_alone_cannot_take_a_hand_off_between_workers_with_t
     pair.grant()
     assert pair.arrives()
     assert not any(isinstance(each, handoff.Final) for each in thief.heard)
-
-
-def test_nor_can_it_send_one(followed):
-    """It says that it is the sender; the receiver opens a connection of its own, with TLS."""
-    pair = Pair(permissive(followed), permissive(followed))
-    thief = Stranger(pair, to=pair.receiver, name="sender", at="thief")
-    pair.begin()
-    pair.wait(lambda: pair.sender.events(Granted))
-    assert not any(isinstance(each, handoff.Grant) for each in thief.heard)
-    thief.say(handoff.Final("epoch-receiver", 1, 1, bytes(64), 16, (), 4))
-    assert not pair.receiver.events(Arrived)
 
 
 def test_damage_on_the_way_ends_the_connection_and_the_hand_off_can_be_tried_again(followed):
@@ -194,9 +174,3 @@ def test_a_connection_whose_tls_has_failed_carries_nothing_more(followed):
     pair.receiver.agent.abort(1, "the client is gone")
     assert not sent
     pair.wait(lambda: pair.receiver.events(Released))
-
-
-def test_a_handshake_that_stops_ends_with_the_patience(followed):
-    pair = Pair(strict(followed), strict(followed), lease=0.5)
-    pair.sender.link.send = lambda number, data: None
-    assert refused(pair).wanted

@@ -46,7 +46,6 @@ def test_blocks_beyond_the_grant_are_refused_and_those_up_to_its_end_are_not(pai
 
 @pytest.mark.parametrize("last", [0, 2])
 def test_a_push_that_is_empty_or_that_the_receiver_has_altogether_writes_nothing(pair, last):
-    """So the grant may still be taken back."""
     pair.begin(cached=2)
     pair.push(0, last)
     assert pair.sender.agent.unwritten(1) == 0
@@ -234,20 +233,6 @@ def test_without_checksums_no_sum_is_taken(checksum):
     pair.network.faults.corrupt_put = 1.0
     pair.hand_over()
     assert bool(pair.receiver.events(Arrived)) == (not checksum)
-
-
-def test_an_integrity_check_finds_a_put_without_its_session(pair):
-    pair.begin()
-    pair.push(0, 4)
-    sender = pair.sender.agent._sender
-    (out,) = sender.sessions
-    kept, out.puts = out.puts, {}
-    with pytest.raises(AssertionError, match="are in flight"):
-        pair.sender.agent.check_integrity()
-    out.puts = kept
-    out.session.state = type(out.state).ABORTED
-    with pytest.raises(AssertionError, match="ended with puts in flight"):
-        pair.sender.agent.check_integrity()
 
 
 def test_an_integrity_check_finds_a_block_that_is_granted_twice_or_nowhere(pair):

@@ -3,12 +3,11 @@
 from random import Random
 
 import pytest
-import torch
 from handoff_pair import BLOCKS, HASHES, ROOT, Pair
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.transfer.device.interface import POLL_INTERVAL
-from legato_engine.transfer.device.staging import Slots, Staging, slot_counts
+from legato_engine.transfer.device.staging import Slots, slot_counts
 from legato_engine.transfer.session.events import Aborted, Arrived, Granted, GrantRevoked
 
 MIB = 1 << 20
@@ -60,10 +59,6 @@ def test_too_little_memory_of_the_host_is_refused_with_what_is_needed():
         slot_counts(2 * MIB, 10, 1000, 84 * MIB - 1, many=True)
 
 
-def test_a_put_takes_a_quarter_of_the_ring():
-    assert [Staging(None, Slots(0, 8), Slots(8, ring)).largest_put for ring in (1, 4, 33)] == [1, 1, 8]
-
-
 def staged(landing=4, ring=4, delay=0.0):
     return Pair(staged=(Random(0), landing, ring, delay), lease=100.0)
 
@@ -110,19 +105,6 @@ def test_a_push_is_put_in_parts_that_fit_into_the_ring():
     pair.run()
     assert [[span.length for span in spans] for spans in puts] == [[64]] * 4
     assert pair.sender.staged.staging.ring.free == 2
-
-
-def test_copies_are_looked_after_on_both_sides_while_they_are_under_way():
-    pair = staged(delay=1.0)
-    pair.begin()
-    pair.send()
-    pair.sender.poll()
-    assert pair.sender.agent.next_timer() == POLL_INTERVAL
-    pair.wait(lambda: pair.receiver.staged.staging.landing.free == 0 and not pair.receiver.staged.idle)
-    assert pair.receiver.agent.next_timer() == POLL_INTERVAL
-    pair.wait(lambda: pair.receiver.events(Arrived))
-    assert POLL_INTERVAL not in (pair.sender.agent.next_timer(), pair.receiver.agent.next_timer())
-    assert torch.equal(pair.receiver.arena[:4], pair.sender.arena[:4])
 
 
 @pytest.mark.parametrize("aborted", [False, True])

@@ -20,7 +20,6 @@ FOR_NAME = f"subjectAltName=DNS:{NAME}"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Certificates of one authority, and one of another."""
     folder = tmp_path_factory.mktemp("tls")
     good = certificates.make(folder / "good", names=FOR_NAME)
     more = {
@@ -55,7 +54,6 @@ def refuses(reason=None):
 
 @pytest.fixture
 def fresh(made):
-    """Two ends before their handshake."""
     return ends(read(made.good), read(made.good))
 
 
@@ -208,7 +206,6 @@ def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(
 
 @pytest.mark.parametrize("said", [b"", b"the last one"])
 def test_a_peer_that_ends_tls_is_refused_even_behind_a_message(connected, said):
-    """No worker does so: it closes the connection."""
     one, other = connected
     data = one.wrap(said) if said else b""
     with contextlib.suppress(ssl.SSLWantReadError):

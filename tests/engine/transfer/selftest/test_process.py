@@ -42,7 +42,6 @@ def test_what_the_machine_lacks_is_the_reason():
     ],
 )
 def test_what_becomes_of_a_process_that_goes_wrong_is_named(fault, said):
-    """Faults of a link itself: see test_check."""
     with pytest.raises(LinkError, match=said):
         judge(fault)
 

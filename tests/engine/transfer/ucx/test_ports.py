@@ -16,7 +16,6 @@ PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when a
 
 
 def listening():
-    """Addresses and ports that this process listens on."""
     own = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -35,10 +34,6 @@ def listening():
     return found
 
 
-def port_of(link):
-    return int(link.address.rpartition(b":")[2])
-
-
 @pytest.fixture
 def opened():
     """Opens two links; and their addresses and ports, of which none is left once they are closed."""
@@ -47,7 +42,7 @@ def opened():
     def open_two(transport, host, *ports):
         links.extend(ucx.open(transport, host, memory.ctypes.data, 4096, *ports) for _ in range(2))
         found = listening() - before
-        assert {port_of(link) for link in links} <= {port for _, port in found}
+        assert {int(link.address.rpartition(b":")[2]) for link in links} <= {port for _, port in found}
         return links, found
 
     yield open_two

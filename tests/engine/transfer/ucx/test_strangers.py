@@ -40,7 +40,6 @@ def until(condition):
 
 
 def heard(link, kind):
-    """The next event of this kind."""
     found = []
 
     def came():

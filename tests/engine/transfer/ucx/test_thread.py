@@ -9,12 +9,10 @@ import pytest
 from readiness import wait_readable
 
 from legato_engine.transfer import ucx
-from legato_engine.transfer.link import LinkError, PeerDown
+from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.ucx import thread
 from legato_engine.transfer.ucx.endpoint import UcxEndpoint
 from legato_engine.transfer.ucx.thread import UcxThread
-
-PATIENCE = 20.0
 
 
 def test_an_endpoint_that_never_closes_ends_the_thread_instead_of_hanging_it(monkeypatch):
@@ -35,17 +33,7 @@ def link():
     link.close()
 
 
-def test_an_event_whose_wake_is_still_to_come_is_no_fault(link):
-    """The thread may stand still, under SIGSTOP for seconds, after it has queued an event and before it says so."""
-    number = link.connect(b"nowhere")
-    assert wait_readable([link], PATIENCE)
-    os.eventfd_read(link.fileno())
-    ((kind, connection),) = [(type(event), event.connection) for event in link.poll()]
-    assert (kind, connection) == (PeerDown, number)
-
-
 def test_a_wake_that_comes_after_its_event_does_not_stay(link):
-    """Otherwise whoever waits for the link would spin."""
     os.eventfd_write(link.fileno(), 1)
     assert link.poll() == []
     assert not wait_readable([link], 0)
