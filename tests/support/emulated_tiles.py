@@ -25,7 +25,7 @@ FAULTS = (
     "configured again", "released though not configured",
 )  # fmt: skip
 NOT_CONFIGURED, BAD_SHAPE, EMPTY, UNFIT, AGAIN, NOT_HELD = range(len(FAULTS))
-ROWS, BYTES, FILLED, CONFIGURED, PRODUCTS = 0, 8, 16, 24, 25  # where a thread's state has them
+ROWS, BYTES, FILLED, CONFIGURED = 0, 8, 16, 24  # where a thread's state has them
 
 _THREADS = numba.config.NUMBA_NUM_THREADS
 _tiles, _state = np.zeros((_THREADS, 8, 1024), np.uint8), np.zeros((_THREADS, 32), np.int64)
@@ -41,13 +41,6 @@ def faults() -> list[str]:
     held = ["not released"] if _state[:, CONFIGURED].any() else []
     _faults[:], _state[:, CONFIGURED] = 0, 0
     return found + held
-
-
-def products() -> int:
-    """Products of two tiles, since the last call."""
-    found = int(_state[:, PRODUCTS].sum())
-    _state[:, PRODUCTS] = 0
-    return found
 
 
 def _symbol(function: Any) -> str:
@@ -126,7 +119,7 @@ def _release():
     state = _own_state()
     if not state[CONFIGURED]:
         _fault(NOT_HELD)
-    for i in range(PRODUCTS):
+    for i in range(CONFIGURED + 1):
         state[i] = 0
 
 
@@ -192,7 +185,6 @@ def _multiply(sums, rows, columns):
     for row in range(state[ROWS + sums]):
         for column in range(columns_of):
             to[row, column] += added[0, row, column] + added[1, row, column]
-    state[PRODUCTS] += 1
 
 
 def _half(name: str, upper: bool) -> Any:

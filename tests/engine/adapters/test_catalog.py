@@ -34,12 +34,10 @@ class Opening:
         return OfferedAdapter(entry.name, f"digest-{entry.path}", object)
 
     def follow(self, wanted):
-        """Until it is offered."""
         self.catalog.follow(wanted)
         self.until_offered()
 
     def until_offered(self):
-        """The last list that was told."""
         self.gate.set()
         while self.catalog._wanted is not None:
             assert wait_readable([self.catalog], 60), "it hangs"
@@ -95,14 +93,3 @@ def test_what_a_list_named_that_was_replaced_while_it_was_opened_is_never_offere
     assert opening.catalog.offer.list == "3"
     assert opening.resident.offered == {"sql": "digest-a", "chess": "digest-c"}
     assert opening.resident.former == ()
-
-
-def test_one_whose_successor_cannot_be_opened_stays_in_memory(opening):
-    """Also over further lists, until its name goes."""
-    opening.catalog.begin(listed("1", sql="a"))
-    opening.load("digest-a")
-    for wanted in (listed("2", sql="broken"), listed("3", sql="broken", law="b")):
-        opening.follow(wanted)
-        assert opening.in_memory() == ("digest-a",)
-    opening.follow(listed("4", law="b"))
-    assert opening.in_memory() == ()

@@ -44,7 +44,6 @@ def renamed(before, after):
 
 
 def extra(name, *shape, dtype=torch.float32):
-    """One more tensor, or another one."""
     added = {f"base_model.model.{name}": torch.zeros(*shape, dtype=dtype)}
     return {"change": lambda tensors: tensors.update(added)}
 

@@ -115,7 +115,6 @@ def test_adapters_and_the_base_in_one_batch_of_16_equal_each_alone(shape, draws,
 
 @pytest.fixture
 def tiles(monkeypatch):
-    """Emulated, where the processor has none."""
     if not processor.detect().amx:
         attention, linear = emulated_kernels.load("attention.bf16", "linear.bf16_tiles")
         monkeypatch.setattr(numerics, "bf16_attention", attention)

@@ -8,7 +8,6 @@ def offered(name, digest):
 
 
 def test_only_so_many_that_were_removed_are_kept():
-    """Adapters that are still offered do not count."""
     stays = offered("law", "stays")
     resident = ResidentAdapters([stays], 8, lambda: ())
     for number in range(MOST_WITHDRAWN + 10):

@@ -23,7 +23,6 @@ def test_what_steps_launch_was_compiled_in_the_warm_up(model, block_size, max_ba
 
 
 def test_a_kernel_is_compiled_once_for_all_sizes_of_a_step(told):
-    """Norms twice: with and without something to add."""
     counts = Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])
     once = dict.fromkeys(("_expand", "make_lists", "combine_parts", "_norm_rotate_write", "_silu_mul"), 1)
     assert counts.items() >= {**once, "_add_rms_norm": 2}.items()

@@ -84,29 +84,6 @@ def test_embeddings_are_multiplied_in_their_own_type():
     assert projections.embedding_multiplier(checkpoint, torch.float32) == pytest.approx(2560**0.5)
 
 
-def with_large_keys(tensors):
-    """Tokens then depend on keys, and on whether they are normed, which changes little where they are about 1."""
-    for name, tensor in tensors.items():
-        if "k_proj" in name:
-            tensor *= 4
-
-
-@pytest.mark.parametrize(("model", "block_size"), [("llama", 32), ("qwen 3", 64)])
-def test_a_prefix_that_is_in_blocks_already(model, oracle_of, sequences, block_size):
-    """Keys in them are normed, where the model norms them, and rotated."""
-    checkpoint = RandomCheckpoint(MODELS[model], with_large_keys)
-    run = sequences(load(checkpoint, block_size=block_size), prompts(320, (100, 100)), new_tokens=2)
-    run.prompts[1] = list(run.prompts[0])
-    run.prefill(0, chunk=256)
-    shared = 64 // block_size
-    run.tables[1][:shared] = run.tables[0][:shared]
-    run.prefill(1, chunk=256, start=64)
-    run.decode([0, 1])
-
-    assert run.outputs[0] == run.outputs[1]
-    check(oracle_of(checkpoint), run)
-
-
 class BFloat16(Interpreted):
     """As GPUs compute it: see `interpreted_bfloat16`."""
 
@@ -121,12 +98,9 @@ def test_half_precision_is_near(llama, gpu, dtype, atol):
     those in bfloat16, whose numbers are eight times as far apart, by 0.07."""
     exact, half = load(llama), load(llama, dtype=dtype, gpu=gpu)
     for tokens in prompts(320, (5, 40)):
-        row = Row(tokens, 0, [1, 2, 3, 4, 5], _draws(tokens))
+        draw = Draw(0, len(tokens), SamplingParams(max_tokens=1, seed=0, temperature=0.0), tokens, len(tokens))
+        row = Row(tokens, 0, [1, 2, 3, 4, 5], (draw,))
         torch.testing.assert_close(half.logits((row,)), exact.logits((row,)), atol=atol, rtol=0.02)
-
-
-def _draws(tokens):
-    return (Draw(0, len(tokens), SamplingParams(max_tokens=1, seed=0, temperature=0.0), tokens, len(tokens)),)
 
 
 def test_steps_of_more_rows_than_expected(llama, oracle_of, sequences):

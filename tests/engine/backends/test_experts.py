@@ -45,7 +45,6 @@ SHAPES = {
 
 
 def made(shape):
-    """Random weights by name."""
     draw = torch.Generator().manual_seed(3)
     tensors = {}
 

@@ -51,7 +51,6 @@ def test_each_kernel_is_compiled_by_one_of_the_processes_that_need_it(cache: Pat
 
 
 def test_a_clone_elsewhere_finds_what_was_compiled_until_a_kernel_changes(cache: Path, tmp_path: Path) -> None:
-    """In the cache of the test before."""
     clone = tmp_path / "clone"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(legato_engine.__file__).parent, clone / "legato_engine", ignore=ignored)

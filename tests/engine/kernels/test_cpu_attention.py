@@ -13,7 +13,6 @@ import emulated_tiles
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
 from legato_engine.backends.cpu import attention_work, kv_factors
@@ -56,7 +55,6 @@ class Step(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Heads for each KV head."""
         return self.qkv.shape[1] // self.arena.shape[3] - 2
 
     def expected(self) -> torch.Tensor:
@@ -298,13 +296,6 @@ def test_what_is_no_number_stays_none_and_in_its_row(form: Form, which: int, num
     torch.testing.assert_close(found[21], right[21], atol=form.error, rtol=max(form.error, 1e-4))
 
 
-@KERNELS
-def test_keys_that_are_all_infinitely_far_give_no_number(form: Form) -> None:
-    arena, rows = torch.full((2, 1, 2, 1, 16, 32), -torch.inf), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
-
-    assert form.found(Step(torch.ones(21, 5, 32), rows, arena)).isnan().all()
-
-
 @INFINITE
 def test_positions_that_are_infinitely_far_weigh_nothing(form: Form) -> None:
     """Be they all that a block of positions has, the first one or a later one."""
@@ -312,39 +303,3 @@ def test_positions_that_are_infinitely_far_weigh_nothing(form: Form) -> None:
     arena[:10, 0, 0], arena[18:28, 0, 0] = -torch.inf, -torch.inf
 
     form.check(Step(torch.rand(21, 5, 32) + 0.1, [Row([0] * 20, 450, blocks), Row([0], 475, blocks)], arena))
-
-
-@pytest.mark.parametrize(("shared", "products"), [(1, 1), (16, 1), (17, 2), (32, 2), (40, 3)])
-def test_what_16_lanes_are_computed_with_is_half_of_what_32_take(shared: int, products: int) -> None:
-    """200 positions are 7 times 32; scores, and values again, take two products for each 32 of 64 dimensions."""
-    emulated_tiles.products()
-
-    FORMS["emulated tiles"].found(step_of((199, 1), shared=shared, dim=64, kv_heads=1))
-
-    assert emulated_tiles.products() == products * 7 * 2 * 2 * 2
-
-
-@pytest.mark.parametrize("window", [None, 300])
-def test_no_mask_of_torch_is_as_large_as_a_chunk_times_its_context(window: int | None) -> None:
-    """It attends in pieces."""
-    step = step_of((3584, 512), dim=20, window=window)
-
-    with Largest() as largest:
-        found = by_torch(step)
-
-    assert largest.entries <= MASK_ENTRIES < 3 * 512 * 4096
-    torch.testing.assert_close(found, by_torch(step, 1 << 30), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(by_torch(step, 50_000), found, atol=1e-5, rtol=1e-4)
-
-
-class Largest(TorchDispatchMode):
-    """Notes how large the largest tensor is that an operator makes."""
-
-    entries = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple) else (made,):
-            if isinstance(tensor, torch.Tensor):
-                self.entries = max(self.entries, tensor.numel())
-        return made

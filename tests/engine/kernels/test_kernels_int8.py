@@ -13,11 +13,10 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu import codes as codes_of
 from legato_engine.backends.cpu.codes import Codes
-from legato_engine.kernels.cpu.linear import int8_products
 from legato_engine.kernels.cpu.linear.int8 import round_rows
 from legato_engine.kernels.paths import INT8, INT8_AVX2
 from legato_engine.kernels.reference import linear as naive
-from legato_engine.kernels.tags import AVX2, KV_FLOAT32, VNNI
+from legato_engine.kernels.tags import AVX2
 
 HERE = processor.detect()
 WITH_AVX2 = pytest.mark.skipif(not HERE.avx2, reason="this processor has no AVX2")
@@ -115,20 +114,6 @@ def test_what_is_no_number_stays_none_and_in_its_row(path, rows, number):
     assert found[1:].isfinite().all()
 
 
-@BOTH
-def test_rows_of_nothing_give_nothing(path):
-    for size in (0.0, 1e-38):
-        assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, path).abs().max() < 1e-30
-
-
 @pytest.mark.parametrize(("path", "type_"), [(INT8, "Q6_K"), (INT8_AVX2, "Q6_K"), (INT8_AVX2, "Q8_0")])
 def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(path, type_):
     assert not Codes(weight(type_), path).int8
-
-
-@pytest.mark.parametrize("choose", [int8_products._one_row, int8_products._eight_rows, int8_products._half_block])
-def test_other_tags_have_no_products_of_bytes(choose):
-    """Numba refuses to compile a call without an implementation."""
-    assert choose(VNNI.type)
-    assert choose(AVX2.type)
-    assert choose(KV_FLOAT32.type) is None

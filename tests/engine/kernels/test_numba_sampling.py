@@ -35,14 +35,6 @@ def by_all(logits, top_k, top_p, number):
     return kernel._inverted(scaled, weights, floor, ids, count, number)
 
 
-def by_near(logits, top_k, top_p):
-    """The threshold, how many tokens to look at, and whether it is certain; the weights of some."""
-    scaled, weights = np.empty(VOCAB, np.float32), np.full(VOCAB, -1.0)
-    ids = np.empty(VOCAB + 1, np.int64)
-    most, _ = kernel._scale(logits, np.float32(1), scaled)
-    return kernel._threshold_by_near(scaled, weights, most, top_k, top_p, ids), weights
-
-
 def draw(logits, top_ks, top_ps, numbers):
     """Draws one token from each row by the kernel."""
     count = len(logits)
@@ -85,15 +77,3 @@ def test_the_rough_sum_is_as_good_as_it_says():
     for distance in np.arange(8, 87, 0.01, np.float32):
         found = kernel._far(np.array([-distance], np.float32), np.float32(0), np.float32(0))
         assert found == pytest.approx(np.exp(-np.float64(distance)), rel=near)
-
-
-def test_few_weights_are_computed_where_these_are_enough():
-    logits = np.full(VOCAB, -20, np.float32)
-    logits[:40] = np.linspace(0, -12, 40)
-    for top_k, top_p in ((0, 0.95), (5, 1.0), (5, 0.95)):
-        (_, count, certain), weights = by_near(logits, top_k, top_p)
-        assert certain
-        assert count == (weights >= 0).sum() < 40
-    flat = np.full(VOCAB, -8.5, np.float32)  # what lies far counts there
-    flat[0] = 0
-    assert [by_near(flat, *filters)[0][2] for filters in ((0, 0.9999), (700, 0.9))] == [False, False]

@@ -18,10 +18,6 @@ _NO_RESERVE = 0x4000  # Linux; the module has no name for it before Python 3.13
 EXTREMES = [-(1 << 63), (1 << 63) - 1, -1, 0, 1]
 
 
-def by_triton(tile):
-    return partial(triton.sum_blocks, config=Configuration({"TILE": tile}))
-
-
 def sums(sum_blocks, blocks, ids):
     factors = torch.from_numpy(weights(blocks.shape[1]).view("int64"))
     parts = sum_blocks(blocks, torch.tensor(ids, dtype=torch.int32), factors)
@@ -39,7 +35,7 @@ def test_sums_are_those_of_the_host(words, num_blocks, tile, data):
     blocks[spots] = torch.tensor(EXTREMES)[torch.randint(0, 5, (int(spots.sum()),))]
     expected = ArenaMemory(blocks, num_blocks).sums(ids)
 
-    assert sums(by_triton(tile), blocks, ids) == expected
+    assert sums(partial(triton.sum_blocks, config=Configuration({"TILE": tile})), blocks, ids) == expected
     assert sums(naive.sum_blocks, blocks, ids) == expected
 
 

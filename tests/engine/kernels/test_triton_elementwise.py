@@ -37,7 +37,6 @@ def rounded_alike(found, expected):
 
 
 def strided(rows, width, dtype, spare):
-    """Rows that do not lie side by side."""
     return torch.randn(rows, width + spare).to(dtype)[:, :width]
 
 

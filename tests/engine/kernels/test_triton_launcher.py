@@ -26,7 +26,6 @@ def test_what_launches_kernels_is_compiled_without_a_gpu_and_leaves_nothing(tmp_
 
 
 def test_a_missing_compiler_and_what_it_refuses_are_reported(tmp_path):
-    """As where Python's headers are missing."""
     done = _run(tmp_path / "without", PATH="/nonexistent")
     assert (done.returncode, "Failed to find C compiler" in done.stderr) == (1, True)
     compiler = tmp_path / "cc"

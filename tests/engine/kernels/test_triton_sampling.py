@@ -38,7 +38,6 @@ def some_draws(count: int, **columns: Any) -> Draws:
 
 
 def results_for(count: int) -> Results:
-    """Filled with what no kernel writes."""
     ids = torch.full((count, MOST_TOPS), -7, dtype=torch.int32)
     return Results(ids[:, 0].clone(), ids[:, 0].clone(), ids[:, 0].float(), ids, ids.float())
 

@@ -89,12 +89,6 @@ def test_where_the_table_s_cannot_run_the_first_that_can_says_what_is_right():
     assert (found.after, found.wrong) == (OTHER, [THIRD])
 
 
-def test_where_nothing_can_run_the_table_stays():
-    found = Kernel({}, dict.fromkeys((16, 32, 64), TritonError("does not compile"))).search()
-    assert (found.after, found.seconds_after, found.impossible) == (PRESENT, inf, [OTHER, THIRD])
-    assert list(rows([found], "sm_90", "3.7")) == []
-
-
 def test_a_device_that_has_failed_ends_the_search():
     with pytest.raises(torch.AcceleratorError):
         Kernel({16: 10.0}, {32: torch.AcceleratorError("an illegal memory access was encountered")}).search()

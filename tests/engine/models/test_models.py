@@ -27,7 +27,6 @@ LLAMA3 = {
 
 
 def yarn(**changes):
-    """As a config.json that says so is read."""
     given = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128} | changes
     sizes = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
     raw = dict.fromkeys(sizes, 32) | {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 512}
@@ -181,7 +180,6 @@ def test_formats_stay_close_to_float32(dtype, name, draws):
 
 @pytest.mark.parametrize("vocab_size", [320, 333])
 def test_a_vocabulary_of_any_size_is_computed_from_its_codes(vocab_size, draws):
-    """An embedding, which is the head as well."""
     sizes = llama(vocab_size=vocab_size, tie_word_embeddings=True)
     checkpoint = RandomCheckpoint(sizes, kinds=lambda name: "Q8_0" if "embed_tokens" in name else None)
     tokens = list(range(vocab_size - 60, vocab_size))

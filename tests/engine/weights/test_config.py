@@ -284,7 +284,6 @@ WITHOUT_EFFECT = {
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_no_key_that_transformers_reads_is_ignored(architecture: str) -> None:
-    """Each changes the config, or is refused."""
     base = files.CONFIG | {"architectures": [architecture], "use_sliding_window": True, "sliding_window": 16}
     if architecture == "Phi3ForCausalLM":
         base["rope_parameters"] = {"type": "su"} | dict.fromkeys(("short_factor", "long_factor"), [2.0] * 32)

@@ -282,7 +282,6 @@ def test_the_fingerprint_covers_the_quantization(tmp_path: Path) -> None:
 
 
 def test_a_bias_of_zeros_that_the_architecture_lacks_is_ignored(tmp_path: Path) -> None:
-    """Early versions of AutoGPTQ wrote them."""
     folders.write(tmp_path, KINDS["gptq"], change=put("bias", torch.zeros(512).half()))
     assert f"{UP}.bias" not in open_weights(tmp_path).names()
     folders.write(tmp_path, KINDS["gptq"], change=put("bias", torch.ones(512).half()))

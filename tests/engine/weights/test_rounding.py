@@ -18,7 +18,6 @@ ZEROS = "model.layers.1.mlp.experts.3.up_proj.weight"
 
 
 def plain(path: Path, kind: Kind, change: Callable[[Tensors], None], architecture: str) -> Tensors:
-    """Writes a folder without quantized weights."""
     return folders.write(path, Kind({}, kind.pack), keep=lambda module: True, change=change, architecture=architecture)
 
 
