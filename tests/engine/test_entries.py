@@ -58,7 +58,6 @@ def some_draw(make: st.DrawFn) -> Draw:
 @settings(deadline=None)
 @given(st.lists(some_draw(), max_size=2), TOKENS)
 def test_a_token_has_one_entry_with_all_that_concerns_it(draws: list[Draw], more: list[int]) -> None:
-    """As the sequences grow."""
     for token in (None, *more):
         for draw in draws if token is not None else ():
             draw.tokens.append(token)  # type: ignore[attr-defined]

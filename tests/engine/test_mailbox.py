@@ -10,7 +10,6 @@ from legato_engine.mailbox import Mailbox
 
 
 def look(box):
-    """True if it is readable, and its items."""
     return bool(wait_readable([box], 0)), box.take()
 
 
@@ -38,7 +37,6 @@ def test_an_item_that_is_taken_before_its_wake_costs_an_empty_take():
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_its_descriptor_is_closed_once_whether_it_is_closed_or_forgotten(monkeypatch, closed):
-    """Not twice: the number is soon another file's."""
     ended, close = [], os.close
     monkeypatch.setattr(os, "close", lambda number: (ended.append(number), close(number)))
     box = Mailbox()

@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,13 +10,8 @@ from grammar_vocabulary import COMPILER, END, TOKENS
 
 from legato_engine.grammars.position import GrammarPosition
 from legato_engine.kernels.torch import sampling as by_torch
-from legato_engine.ranges import Ranges
-from legato_engine.runner import cores
-from legato_engine.runner.plan import RunnerPlan
-from legato_engine.runner.runner import Runner
-from legato_engine.runner.sizing import ChosenSizes
 from legato_engine.sampling import constrain
-from legato_engine.sampling.mask_threads import MOST_THREADS, MaskThreads
+from legato_engine.sampling.mask_threads import MaskThreads
 from legato_engine.scheduler.batch import Constraint, Draw
 from legato_protocol.sampling.parameters import REGEX, SamplingParams
 
@@ -62,38 +55,6 @@ def test_each_line_has_the_mask_that_it_has_alone(threads: int) -> None:
     assert sorted(found) == [row for row in rows if row != 10]
     assert constrain.faults(found) == {rows[-1]: "its existing output does not match its grammar"}
     assert len(TOKENS) < 8 * len(found[7])
-
-
-def test_lines_are_computed_at_the_same_time_and_once() -> None:
-    barrier = threading.Barrier(MOST_THREADS)
-    meeting = [Meeting(barrier) for _ in range(2 * MOST_THREADS)]
-    draws = [drawing(each) for each in meeting]
-    found = MaskThreads(64).start([*draws, *draws], [*range(8), *range(8)]).result()
-    assert found == dict.fromkeys(range(8), b"\1\0\0\0")
-    assert [each.asked for each in meeting] == [1] * 8
-
-
-def test_each_thread_is_initialized() -> None:
-    barrier, begun = threading.Barrier(2), set[int]()
-    masks = MaskThreads(2, lambda: begun.add(threading.get_ident()))
-    masks.start([drawing(Meeting(barrier)), drawing(Meeting(barrier))], [0, 1]).result()
-    assert len(begun - {threading.get_ident()}) == 2
-
-
-def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own thread may be bound to one."""
-    released = set[int]()
-    monkeypatch.setattr(cores, "release", lambda: released.add(threading.get_ident()))
-    model = SimpleNamespace(config=SimpleNamespace(vocab_size=10, rope_scaling=None))
-    arena, backend = SimpleNamespace(num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
-    silent = dict.fromkeys(("quantized", "products", "weights_fallback"), lambda weights: "")
-    chosen: Any = SimpleNamespace(name="float32", fallback="", **silent)
-    config = SimpleNamespace(max_length=100)
-    weights, sizes = SimpleNamespace(fingerprint="weights", config=config), ChosenSizes(0, 100, 64)
-    plan = RunnerPlan(cast(Any, weights), chosen, cast(Any, SimpleNamespace(windows=())), sizes)
-    runner = Runner(plan, cast(Any, model), cast(Any, backend), cast(Any, arena), None, Ranges())
-    runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
-    assert len(released) == 1
 
 
 def test_a_fault_of_one_thread_is_raised() -> None:

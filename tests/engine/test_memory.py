@@ -37,7 +37,6 @@ def test_a_limit_holds_for_its_group_and_those_below(tmp_path: Path, limited: st
 
 @pytest.mark.parametrize(("limit", "usage", "left"), [(1 << 30, 1 << 20, 1023 << 20), (1000, 2000, -1000)])
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path, limit: int, usage: int, left: int) -> None:
-    """Beyond its limit there is less than nothing."""
     assert memory.available(machine(tmp_path, "0::/\n", group("sys/fs/cgroup", str(limit), usage, 0))) == left
 
 

@@ -42,7 +42,6 @@ def sample_on_device(logits, draws, rows):
 
 @pytest.fixture(params=[sample, sample_on_device], ids=["processor", "device"])
 def choose(request):
-    """Draws tokens from rows of logits."""
     return request.param
 
 
@@ -157,13 +156,6 @@ def test_penalties_read_each_token_once(penalties, choose):
         (sampled,) = choose(logits, [given], [0])
         assert tokens.read == {len(tokens) - 1}
         assert sampled.token == inverted(reference(logits[0].tolist(), given), uniform([given]).item())
-
-
-def test_without_penalties_no_token_is_counted(choose):
-    tokens = WatchedTokens((3, 3, 7, 11))
-    cases = [{}, {"logit_bias": {4: 1.0}}, {"temperature": 0.0}]
-    choose(random_logits(2), [Draw(0, 4, params(**case), tokens, 2) for case in cases], [0, 0, 1])
-    assert not tokens.read
 
 
 @settings(max_examples=times(30), deadline=None)

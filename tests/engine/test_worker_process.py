@@ -69,7 +69,6 @@ async def test_a_sequence_goes_from_one_process_to_another(workers):
 
 
 async def test_sigterm_lets_it_finish_and_exit_with_0(worker):
-    """The last test of the first worker."""
     core = worker.core()
     async with worker.dial("/stream") as gateway:
         await greet(gateway)

@@ -29,7 +29,6 @@ class Listed:
         return OfferedAdapter(entry.name, files.digest, files.load)
 
     def send(self, **paths):
-        """Names and paths to offer from now on."""
         self.lists += 1
         entries = tuple(AdapterEntry(name, path) for name, path in paths.items())
         self.worker.send(adapters=AdapterList(entries, f"list-{self.lists}"))
@@ -106,21 +105,3 @@ def test_one_that_cannot_be_opened_changes_nothing_else_and_is_tried_again(adapt
     adapted.until(lambda: "law" in listed.worker.offer.adapters)
     assert listed.worker.offer.problems == {"sql": "b: it is damaged"}
     assert listed.opened.count("d") == 1
-
-
-def test_a_fault_in_opening_one_is_reported_like_any_other_problem(listed):
-    offer = listed.offer(sql="no such files", law="a")
-    assert offer.adapters == {"law": "digest-a"}
-    assert "no such files cannot be opened: ValueError" in offer.problems["sql"]
-
-
-def test_who_waits_for_room_begins_when_one_that_is_removed_leaves_memory(adapted):
-    listed = Listed(adapted, adapters_in_memory=1)
-    listed.offer(sql="a", law="b")
-    adapted.ask(listed.worker, "first", "a", max_tokens=20)
-    adapted.until(lambda: listed.worker.tokens("first"))
-    adapted.ask(listed.worker, "second", "b")
-    listed.send(law="b")
-    adapted.finish(listed.worker, "second")
-    assert listed.worker.tokens("first") == adapted.expected("a", count=20)
-    assert listed.worker.tokens("second") == adapted.expected("b")

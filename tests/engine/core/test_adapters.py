@@ -7,19 +7,6 @@ from adapted_cores import Adapted, Loads
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Prefill
 
 
-def test_four_adapters_and_the_base_run_in_one_batch(adapted):
-    worker = adapted.worker(max_running=16, max_waiting=16, chunk=400)
-    worker.send(*[Generate(name, 1, adapted.sequence(name)) for name in "abcd"])
-    adapted.finish(worker, *"abcd")  # loading takes as long as threads let it
-    names, prompts = ["", "a", "b", "c", "d"] * 3 + [""], [[*range(i, i + 9)] for i in range(16)]
-    worker.send(*[Generate(f"r{i}", 1, adapted.sequence(names[i], prompts[i], max_tokens=10)) for i in range(16)])
-    adapted.finish(worker, *(f"r{i}" for i in range(16)))
-    for i, name in enumerate(names):
-        assert worker.tokens(f"r{i}") == adapted.expected(name, prompts[i], count=10)
-    assert max(worker.runner.together) == 5
-    assert worker.used == 0
-
-
 def test_a_prefilled_sequence_goes_on_elsewhere_with_its_adapter(adapted, world):
     prefill, decode = adapted.worker("p"), adapted.worker("d")
     world.hand_off(prefill, decode, adapted.sequence("b", choices=(0, 1)))
@@ -69,26 +56,6 @@ def test_the_least_recently_used_is_pushed_out_and_loaded_again(adapted):
     for number, name in enumerate("abacab"):
         adapted.serve(worker, f"r{number}", name)
     assert adapted.loads.counts == {"a": 1, "b": 2, "c": 1, "d": 0, "e": 0}
-
-
-def test_who_waits_for_room_begins_after_one_that_a_loaded_adapter_let_begin(adapted):
-    """Its only user begins when it is loaded, and ends with the next step."""
-    worker = adapted.worker(adapters_in_memory=1, chunk=400)
-    worker.send(*[Generate(name, 1, adapted.sequence(name, max_tokens=1)) for name in "ba"])
-    adapted.finish(worker, "a", seconds=10)
-    assert [worker.tokens(name) for name in "ab"] == [adapted.expected(name, count=1) for name in "ab"]
-
-
-@pytest.mark.parametrize("turns", range(1, 9))
-def test_who_comes_whenever_the_only_user_ends_begins(adapted, turns):
-    """Also in the iteration in which that has its last token."""
-    worker = adapted.worker(adapters_in_memory=1, chunk=400)
-    adapted.serve(worker, "warm", "a", max_tokens=1)
-    adapted.ask(worker, "a", "a", max_tokens=4)
-    adapted.world.run(turns)
-    adapted.ask(worker, "b", "b", max_tokens=1)
-    adapted.finish(worker, "b", seconds=10)
-    assert worker.tokens("a") == adapted.expected("a", count=4)
 
 
 def test_a_stream_of_requests_for_one_does_not_keep_another_waiting(adapted):
@@ -229,12 +196,3 @@ def test_a_grant_outlasts_its_lease_while_the_prefill_waits_for_its_adapter(leas
     assert decode.tokens() == adapted.expected("b")
     assert prefill.failures() == decode.failures() == []
     assert prefill.agent.counts().fences == decode.agent.counts().fences == 0
-
-
-def test_a_grant_for_a_prefill_that_was_cancelled_ends_with_its_lease(leased):
-    adapted, prefill, decode = leased
-    adapted.world.run(20)
-    assert decode.failures() == []
-    prefill.send(Cancel("r", 1))
-    adapted.until(decode.failures, seconds=10)
-    assert decode.failures()[0].retry

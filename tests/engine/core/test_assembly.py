@@ -11,13 +11,12 @@ from readiness import wait_readable
 
 from legato_engine import memory
 from legato_engine.core import assembly
-from legato_engine.core.assembly import niceness, scheduler_limits
+from legato_engine.core.assembly import niceness
 from legato_engine.core.handoff.link import LinkOpener
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import cores
 from legato_engine.runner.arena import Arena
-from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.session.events import Arrived, Granted
 from legato_protocol.wire import block_hash
@@ -38,16 +37,6 @@ def opener(settings):
     arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
     runner = SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena, fallback="")
     return runner, LinkOpener(settings, runner, LONGEST, lambda what, share: None)
-
-
-def test_limits_of_the_scheduler_are_those_of_the_settings():
-    settings = WorkerSettings(
-        "decode", "d0", "m", block_size=32, chunk_tokens=64, slo_tpot=0.03, output_reservation="Maximum"
-    )
-    assert scheduler_limits(settings, 900, 5) == SchedulerLimits(
-        "decode", 32, 900, chunk_tokens=64, tpot=0.03, reserve_maximum=True, max_running=5
-    )
-    assert not scheduler_limits(WorkerSettings("decode", "d0", "m"), 900, 5).reserve_maximum
 
 
 @pytest.mark.parametrize(
@@ -82,14 +71,6 @@ def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monke
     thread = done[0][1]
     assert done == [("loaded", thread), *[("bound", thread)] * bound]
     assert thread != threading.get_ident()
-
-
-def test_every_slower_operator_is_reported():
-    """Steps, weights and checksums: the log, the metric and the condition show one text."""
-    runner = SimpleNamespace(formats="float16", fallback="", weights_fallback="weights dequantized")
-    link = SimpleNamespace(kernel_fallback="checksums", reason="", fallback=False)
-    ready = assembly._ready(None, SimpleNamespace(runner=runner, vocab_size=9, gpus=()), link, None)
-    assert ready.fallback == "weights dequantized; checksums"
 
 
 def test_memory_that_only_the_device_reaches_is_handed_over_through_the_host_s():

@@ -57,13 +57,3 @@ def test_torch_takes_over_where_that_is_asked_and_says_why(broken):
     assert equal
     assert found.fallback.startswith("checksums of hand-offs: Triton ")
     assert "power of 2" in found.fallback
-
-
-@pytest.mark.parametrize("settings", [{}, TORCH])
-def test_torch_sums_up_where_it_computes_the_steps_and_its_reason_is_reported_already(broken, settings):
-    found, equal = made("no kernels", **settings)
-    assert (equal, found.fallback) == (True, "")
-
-
-def test_no_kernel_is_needed_without_checksums(broken):
-    assert made(checksum=False)[0].sums is None

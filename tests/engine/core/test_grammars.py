@@ -85,7 +85,6 @@ class Drawing:
         return self.world.worker(name, runner=self._runner(), grammars=Compilations(make), **options)
 
     def until(self, condition):
-        """Runs all workers; compiling takes real time."""
         give_up = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < give_up, "it hangs"
@@ -112,7 +111,6 @@ def drawing(world, make_token_runner):
 
 
 def whole(tokens, asked=ASKED):
-    """Checks that this is a whole answer."""
     assert tokens[-1] in (END, EOT)
     if asked is THINKING:
         assert 0 < tokens.index(MARKS.close) <= 30
@@ -193,12 +191,6 @@ def test_a_grammar_that_cannot_be_compiled_fails_for_good(drawing, world):
     assert (first.code, first.retry) == ("invalid", False)
     assert "Invalid type: poem" in first.message
     assert "'haiku' are not supported here" in second.message
-
-
-def test_a_worker_without_a_vocabulary_takes_no_grammar(world):
-    worker = world.worker("u")
-    world.generate(worker, **ASKED, turns=3)
-    assert [failure.code for failure in worker.failures()] == ["invalid"]
 
 
 def test_others_go_on_while_a_grammar_is_compiled(drawing, world):

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from legato_engine.core.handoff import device_direct, device_staging, device_sums
-from legato_engine.core.handoff.device_sums import DeviceSums
+from legato_engine.core.handoff import device_direct
 from legato_engine.core.handoff.link import LinkOpener, MachineTransports
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
@@ -67,7 +66,6 @@ def opened(machine, transport="Auto", required=False, on_device=False, role="dec
 
 @pytest.fixture
 def direct(monkeypatch):
-    """The GPU and its memory allow GPUDirect."""
     monkeypatch.setattr(device_direct, "open_direct", made := Mock())
     return made.return_value
 
@@ -140,18 +138,6 @@ def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
     found, _ = opened(machine, on_device=True)
     assert [name for name, *_ in machine.tried] == ["RDMA"]
     assert found.reason == "GPUDirect: memory of expandable_segments"
-
-
-def test_a_shared_ring_is_pinned_once(direct, monkeypatch):
-    monkeypatch.setattr(device_staging, "open_staging", made := Mock(wraps=device_staging.open_staging))
-    opened(Machine(closed=["GPUDirect", "RDMA"]), on_device=True)
-    made.assert_called_once()
-
-
-def test_a_kernel_of_checksums_that_is_replaced_is_reported(direct, monkeypatch):
-    monkeypatch.setattr(device_sums, "open_sums", lambda settings, runner: DeviceSums(None, "no kernel"))
-    assert opened(Machine(), on_device=True)[0].kernel_fallback == "no kernel"
-    assert opened(Machine())[0].kernel_fallback == ""
 
 
 def test_memory_of_a_device_is_never_taken_for_the_host_s():

@@ -38,12 +38,10 @@ class Quiet:
         self.now = 0.0
 
     def report(self):
-        """The mismatch in the next report."""
         self.now += IDLE_INTERVAL
         return self.reporter.status_if_due(self.now).mismatch
 
     def work(self):
-        """Something is computed, and everything ends."""
         self.run()
         self.change()
         self.report()
@@ -103,15 +101,6 @@ def test_steps_are_counted_by_the_sequences_that_they_decode(quiet):
         quiet.reporter.count_step(StepResult(decode_rows=rows))
     totals = quiet.reporter.status_if_due(IDLE_INTERVAL).totals
     assert (totals.decode_rows, totals.decode_batches) == (5008, (1, 0, 2, *[0] * 8, 1))
-
-
-def test_ages_of_measurements_are_those_of_the_last_step_of_each_kind():
-    rates = Rates()
-    ages = [(rates.prefill_age(5.0), rates.decode_age(5.0))]
-    for step in ((32, 0, 0.1, 1.0), (0, 2, 0.1, 2.0), (32, 2, 0.1, 4.5)):
-        rates.measure(*step)
-        ages.append((rates.prefill_age(5.0), rates.decode_age(5.0)))
-    assert ages == [(0.0, 0.0), (4.0, 0.0), (4.0, 3.0), (0.5, 0.5)]
 
 
 def test_the_time_of_a_step_is_that_of_steps_that_decoded_and_were_not_cold():

@@ -41,16 +41,3 @@ def test_a_deadline_is_reported_during_a_step(world):
     worker = world.worker("u", step_turns=lambda: 50)
     world.generate(worker, deadline=5.0, turns=10)
     assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("r", "deadline", False)]
-
-
-def test_a_step_under_way_is_reported_with_the_time_that_it_should_take(world):
-    turns = iter([2] * 12)
-    worker = world.worker("u", step_turns=lambda: next(turns, 30))
-    world.generate(worker, max_tokens=20, turns=1)
-    while worker.status.load.step_age < 20:
-        world.run(1)
-    expected = worker.status.load.step_expected
-    assert expected == pytest.approx(3.0, rel=0.2)  # an iteration to launch it, and two
-    assert worker.pulse.beat().expected == expected
-    world.run(700)
-    assert (worker.status.load.step_age, worker.status.load.step_expected) == (0, 0)

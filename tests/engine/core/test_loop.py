@@ -3,9 +3,7 @@
 import msgspec
 import pytest
 
-from legato_engine.core import frames
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Started, Tokens
 
@@ -56,20 +54,6 @@ def test_only_the_cancelled_choice_ends_and_its_blocks_are_back(world, worker):
     for choice in (0, 2):
         assert worker.tokens(choice=choice) == world.continuation(world.prompt, 60, choice)
     world.check_done()
-
-
-def test_answers_for_a_gateway_that_left_are_not_taken_for_short_ones(world):
-    fresh, bereft = world.worker("f"), world.worker("b")
-    for number in range(LEAST_ANSWERS):
-        bereft.send(Generate(f"s{number}", 1, world.sequence([1, 2], max_tokens=150)))
-        world.run(4)
-        bereft.send(left=(world.gateway,))
-        bereft.send(joined=(world.gateway,))
-    for worker in (fresh, bereft):
-        worker.send(Generate("r", 1, world.sequence(max_tokens=150)))
-    world.run(3)
-    assert bereft.tokens("s0")
-    assert bereft.status.load.growth_blocks == fresh.status.load.growth_blocks > 0
 
 
 OTHER = 8  # another gateway
@@ -155,17 +139,6 @@ def test_an_unknown_sequence_cannot_be_migrated(world, worker):
     worker.send(Handoff("nobody", 3, 55, Peer("b", "e", b"b")))
     world.run(2)
     assert [(failed.id, failed.attempt, failed.retry) for failed in worker.failures()] == [("nobody", 3, True)]
-
-
-def test_prefix_events_are_numbered_without_gaps(world, worker):
-    numbers = []
-    worker.send(Generate("r", 1, world.sequence()))
-    for _ in range(20):
-        world.network.run(world.network.now + 1)
-        worker.core.run_once()
-        for body in worker.splitter.feed(worker.end.recv(1 << 16)):
-            numbers += [msgspec.msgpack.decode(event)[2] for event in frames.decode_from_core(body).events]
-    assert numbers == list(range(1, len(numbers) + 1)) != []
 
 
 @pytest.mark.parametrize("at", [1, 3])

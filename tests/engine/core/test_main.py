@@ -40,7 +40,6 @@ def start(tmp_path):
     ],
 )
 def test_a_model_that_a_gpu_does_not_compute_ends_the_process_with_2(start, monkeypatch, changes, config, reason):
-    """All reasons are in runner/test_gpu_formats."""
     monkeypatch.setattr(backends, "gpu", lambda _name: Interpreted())
     code, last = start(replace(SETTINGS, **changes), **config)
     assert (code, type(last)) == (2, NotStarting)
@@ -48,7 +47,6 @@ def test_a_model_that_a_gpu_does_not_compute_ends_the_process_with_2(start, monk
 
 
 def test_an_error_that_may_pass_is_not_the_end(start, monkeypatch):
-    """The server starts another core."""
     monkeypatch.setattr(loading, "load", Mock(side_effect=OSError("busy")))
     with pytest.raises(OSError, match="busy"):
         start()

@@ -12,7 +12,6 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture
 def traced(world):
-    """Makes traced sequences."""
     return lambda **params: msgspec.structs.replace(world.sequence(**params), trace=TRACE)
 
 
@@ -44,14 +43,6 @@ def test_a_hand_off_is_reported_by_both_workers(world, traced):
     assert decode.phases[2].details["output_tokens"] == 12
 
 
-def test_each_choice_has_a_decode_of_its_own(world, traced):
-    worker = world.worker("w")
-    worker.send(Generate("r", 1, traced(choices=(0, 1))))
-    world.run()
-    phases = [(phase.name, phase.details.get("choice", -1)) for phase in worker.phases]
-    assert sorted(phases) == [("decode", 0), ("decode", 1), ("prefill", -1), ("queue", -1)]
-
-
 @pytest.mark.parametrize("turns", [1, 2, 5, 8])
 def test_what_is_cancelled_ends_its_phase_on_both_sides(world, traced, turns):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
@@ -72,10 +63,3 @@ def test_an_attempt_that_fails_names_its_code(world, traced):
     assert [failed.code for failed in worker.failures()] == ["deadline"]
     assert [phase.error for phase in worker.phases] == ["", "deadline"]
     assert worker.core._outbox.phases._open == {}
-
-
-def test_nothing_is_reported_of_requests_without_a_trace(world):
-    prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(), turns=60)
-    assert decode.finished()
-    assert prefill.phases == decode.phases == []

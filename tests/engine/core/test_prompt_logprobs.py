@@ -44,7 +44,6 @@ def test_they_come_chunk_by_chunk_and_before_tokens(world, expected, chunk):
 
 
 def test_of_a_pair_the_prefill_worker_sends_them(world, expected):
-    """Also when both hold the prompt already."""
     prefill, decode = world.worker("p"), world.worker("d")
     for attempt, room in ((1, 99), (2, 100)):
         world.hand_off(prefill, decode, world.sequence(prompt_logprobs=0), room=room, attempt=attempt, turns=60)

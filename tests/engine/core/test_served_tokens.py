@@ -5,7 +5,6 @@ from legato_protocol.wire.load import TenantService
 
 
 def told(*gateways: int) -> ServedTokens:
-    """Gateways that were told before, of nothing."""
     served = ServedTokens()
     served.take(gateways)
     return served

@@ -42,7 +42,6 @@ def ready(made):
 
 
 def wait(made, asked):
-    """The grammar, or why there is none."""
     while (found := made.ask(asked)) is None:
         assert ready(made), "it is never ready"
         made.take_done()

@@ -55,7 +55,6 @@ def test_what_does_not_match_goes_on_with_nothing():
 
 @pytest.mark.parametrize(("known", "expected"), [(1, {A}), (2, {A, END}), (3, {A, END})])
 def test_an_output_is_too_short_up_to_its_least_tokens(known, expected):
-    """Tokens of the prompt do not count."""
     position = GrammarPosition(COMPILER.compile(REGEX, "a*"))
     params = SamplingParams(max_tokens=9, seed=1, min_tokens=2, stop_token_ids=(END,))
     tokens = [C, C, *[A] * known]

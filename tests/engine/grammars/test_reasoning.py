@@ -24,7 +24,6 @@ MOST = 60
 
 
 def rules(begun, budget, schema=None, regex=""):
-    """As the core compiles them."""
     marks = ReasoningTokens(OPEN, CLOSE, begun, (SPACE,))
     grammar = json.dumps(schema) if schema is not None else regex
     source = msgspec.json.encode(ReasoningBounds(marks, budget, grammar, REGEX if regex else JSON_SCHEMA)).decode()
@@ -142,16 +141,6 @@ def test_a_model_may_reason_or_answer_where_its_prompt_leaves_that_open():
     assert inside == EVERYTHING - {END, EOT}
     assert mask(made, [OPEN, 7, CLOSE]) == first - {OPEN}
     assert OPEN not in (mask(made, [ord("[")]) or {OPEN})
-
-
-def test_space_before_reasoning_is_none_of_the_answer():
-    made = rules(begun=False, budget=None, regex=" ?[12][34]")
-    whole = [SPACE, OPEN, 7, CLOSE, ord("1")]
-    position = ReasoningPosition(made)
-    for known in (1, len(whole)):
-        found = position.allowed(whole[:known], (END, EOT), False)
-    assert found == ReasoningPosition(made).allowed(whole, (END, EOT), False)
-    assert mask(made, whole) == {ord("3"), ord("4")}
 
 
 def test_a_position_goes_back_where_its_output_is_shorter():

@@ -40,17 +40,6 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
 
 
 @pytest.mark.parametrize(
-    ("vnni", "avx2", "name"), [(True, True, "int8-bf16"), (False, True, "int8-avx2"), (False, False, "codes")]
-)
-def test_the_reason_names_a_faster_path_that_block_sizes_rule_out(vnni, avx2, name):
-    processor = replace(PROCESSORS["codes"], amx=True, vnni=vnni, bf16=vnni, avx2=avx2)
-    chosen = formats.choose("auto", processor, None, LLAMA, block_size=8)
-    assert chosen.name == name
-    assert "`tiles` would be faster: blocks of 8 tokens are not a multiple of 16" in str(chosen)
-    assert "tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, LLAMA, 8))
-
-
-@pytest.mark.parametrize(
     ("dtype", "processor", "kv", "allowed"),
     [
         ("BFloat16", PROCESSORS["codes"], "Float32", "Auto, bfloat16, FP8"),

@@ -14,7 +14,6 @@ from legato_engine.runner import loading
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
-from legato_protocol.model_files.adapter_list import AdapterEntry
 
 MODEL = tiny_llama.config()
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="BFloat16", transport="None")
@@ -68,16 +67,6 @@ def test_weights_are_rounded_as_the_settings_say(load):
     rounded = load(replace(SETTINGS, quantization="Int8"))
     assert "engine.quantization (8-bit integers, a scale per output" in rounded.runner.formats
     assert rounded.weights != load(SETTINGS).weights
-
-
-def test_an_adapter_of_a_list_is_taken_within_its_own_bound(load, adapter):
-    model = load(LISTED)
-    assert model.adapters == ()
-    opened = model.open_adapter(AdapterEntry("sql", str(adapter), max_rank=4))
-    assert opened.name == "sql"
-    assert opened.load().nbytes > 0
-    with pytest.raises(UnsupportedModel, match=r"r is 4; at most 3 is allowed for it \(maxRank\)"):
-        model.open_adapter(AdapterEntry("sql", str(adapter), max_rank=3))
 
 
 def test_an_adapter_of_a_flag_that_cannot_be_used_ends_the_start(load, adapter):

@@ -78,12 +78,6 @@ def test_a_step_takes_what_its_profile_says_whatever_it_did_meanwhile(rows: tupl
     assert time.slept == 1
 
 
-def test_a_step_that_is_late_does_not_sleep() -> None:
-    time = Time()
-    runner(time, step=StepTimes(1e-6, 0, 0, 0, 0)).step(Batch((decoding(3),)))
-    assert time.slept == 0
-
-
 def test_a_token_follows_only_from_seed_choice_and_position() -> None:
     (first,) = runner().step(Batch((Row([1], 8, range(16), (draw(),)),)))
     rows = decoding(3), Row([1, 2, 3], 6, range(8), (draw(),))
@@ -99,15 +93,6 @@ def test_no_token_ends_a_sequence_before_its_length() -> None:
     free = token_at(draw().params, 0, 9, 300)
     stops = (free, (free + 1) % 300)
     assert token_at(draw(stop_token_ids=stops).params, 0, 9, 300) == (free + 2) % 300
-
-
-def test_logprobs_are_those_of_tokens_equally_likely() -> None:
-    ((sampled,),) = runner().step(Batch((Row([1], 8, range(16), (draw(logprobs=3),)),)))
-    assert sampled.logprobs is not None
-    assert sampled.logprobs.logprob == pytest.approx(-5.70378, abs=1e-5)  # ln(1/300)
-    best = [top.token for top in sampled.logprobs.top]
-    assert (best[0], len(set(best))) == (sampled.token, 3)
-    assert all(0 <= token < 300 for token in best)
 
 
 def test_the_kv_of_a_token_lies_in_its_block_and_is_copied_whole() -> None:

@@ -21,7 +21,6 @@ needs_populate = pytest.mark.skipif(
 
 
 def resident(arena: Arena) -> int:
-    """Pages of the arena that are in memory."""
     pages = (ctypes.c_ubyte * (-(-arena.nbytes // mmap.PAGESIZE)))()
     assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), pages)
     return sum(page & 1 for page in pages)
@@ -44,16 +43,3 @@ def test_memory_that_others_need_is_left_alone() -> None:
     left = iter([population.PIECE + population.RESERVE, population.PIECE + population.RESERVE - 1])
     population.start(arena, lambda: next(left)).join()
     assert 0 < resident(arena) < -(-arena.nbytes // mmap.PAGESIZE)
-
-
-def test_the_thread_alone_has_a_low_priority() -> None:
-    found = list[int]()
-
-    def available() -> int:
-        found.append(os.getpriority(os.PRIO_PROCESS, 0))
-        return PLENTY
-
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    population.start(Arena(LAYOUT, 1, torch.device("cpu")), available).join()
-    assert found == [19]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == mine

@@ -12,7 +12,6 @@ from legato_protocol.wire import stream
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a list of these adapters."""
     return lambda *names: (tmp_path / "adapters.json").write_text(
         adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names))
     )

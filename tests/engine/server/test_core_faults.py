@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from legato_engine.core.frames import Beat, IterationReport, NotStarting
@@ -151,16 +150,3 @@ async def test_a_start_that_can_never_succeed_ends_the_worker(bench):
     with pytest.raises(StartFailed, match="too small"):
         await asyncio.wait_for(bench.running, bench.patience)
     assert bench.cores.empty()
-
-
-async def test_a_mismatch_of_blocks_and_owners_is_logged_once_each_time(bench):
-    core = await bench.core()
-    for mismatch in ("", "block 3 is lost", "block 3 is lost", "", "block 3 is lost", "block 4 is lost"):
-        await core.say(IterationReport(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
-    await bench.until(lambda: any("block 4" in line for line in bench.logged))
-    assert [line[-15:] for line in bench.logged if "disagree" in line] == [
-        "block 3 is lost",
-        "block 3 is lost",
-        "block 4 is lost",
-    ]
-    assert "legato_worker_kv_mismatch 1.0" in await bench.metrics()

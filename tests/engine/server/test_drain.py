@@ -49,7 +49,6 @@ async def test_a_draining_worker_that_is_recalled_serves_again_and_one_that_stop
 
 
 async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench):
-    """It may have taken requests since."""
     core, hub = await bench.core(), bench.worker.hub
     await bench.get("control", "/drain", "POST")
     first = await core.hear()

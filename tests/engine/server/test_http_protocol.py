@@ -48,19 +48,6 @@ async def test_no_more_of_a_body_is_read_than_any_request_needs(bench, port, hea
         assert (await bench.get("control", "/state"))[0] == 200
 
 
-async def test_each_request_may_have_as_much(bench):
-    await bench.core()
-    size = http_protocol.MAX_BODY_BYTES // 2
-    head, body = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size, b"x" * size
-    reader, writer = await asyncio.open_connection("127.0.0.1", bench.ports["health"])
-    writer.write(head)
-    for _ in range(8):
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"ok\n"), 10)
-        writer.write(body + head)
-    assert await bench.refused("body") == 0
-    writer.close()
-
-
 async def test_the_oldest_silent_connection_makes_room_and_gateways_keep_their_places(bench, monkeypatch):
     address = ("127.0.0.1", bench.ports["control"])
 

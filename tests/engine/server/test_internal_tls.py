@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import certificates
 import pytest
 from websockets.asyncio.client import connect
 
@@ -137,24 +136,6 @@ async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothin
         await until_invalid(bench, 0)
         await gateway.ping()
     assert any(line.startswith("ERROR files of internal TLS stay as they were") for line in bench.logged)
-
-
-@pytest.mark.parametrize("more", [{"internal_tls_name": NAME}])
-async def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_it(bench, folder, files, tmp_path):
-    """Other workers do not take one that is for servers alone; gateways, which it is shown to, do."""
-    names = f"subjectAltName=DNS:{NAME}\nextendedKeyUsage=serverAuth"
-    servers_only = certificates.make(tmp_path / "servers only", names=names, of=files)
-    await bench.core()
-    await until_invalid(bench, 0)
-    servers_only.install(folder)
-    await until_invalid(bench, 1)
-    async with dial(bench, files.authority) as gateway:
-        await bench.greet(gateway)
-    files.install(folder)
-    await until_invalid(bench, 0)
-    (told,) = [line for line in bench.logged if line.startswith("ERROR")]
-    assert "certificates of hand-offs stay as they were: " in told
-    assert "other workers would refuse it in hand-offs" in told
 
 
 def server(folder, **more):
