@@ -60,7 +60,6 @@ def test_templates_show_such_arguments_as_they_were_written():
 
 @pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
 async def test_a_call_is_required_of_tools_only_if_there_are_any(gateway, api):
-    """LlamaIndex requires one without any."""
     said = await api.ask(gateway, tool_choice="required")
     assert said.text == "Paris é!"
     answer = await api.post(gateway, tool_choice="required", tools=[{"type": "web_search"}])
@@ -163,7 +162,6 @@ EXTRAS = [  # tests/gateway/test_request_fields.py tests each one separately
 @BOTH
 @pytest.mark.parametrize(("api", "extra", "named"), EXTRAS, ids=str)
 async def test_what_only_asks_for_an_extra_is_answered_without_it_and_named(gateway, api, extra, named, stream):
-    """Agents cannot switch these off."""
     answer = await api.post(gateway, **extra, stream=stream)
     assert (answer.status_code, answer.headers.get("x-legato-ignored")) == (200, named), answer.text
 

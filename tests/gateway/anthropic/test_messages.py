@@ -24,7 +24,6 @@ STREAMED = pytest.mark.parametrize("stream", [False, True])
 
 @pytest.fixture
 async def connect() -> Any:
-    """Makes clients of gateways."""
     made: list[anthropic.AsyncAnthropic] = []
 
     def client(gateway: Any, **options: Any) -> anthropic.AsyncAnthropic:
@@ -130,12 +129,6 @@ async def test_what_claude_code_accounts_for_in_the_system_prompt_is_not_shown_t
         shown.append(gateway.tokens.messages)
     assert shown[0] == shown[1]
     assert ("kind" in json.dumps(PLACES[place])) == ("kind" in json.dumps(shown[0]))
-
-
-async def test_what_others_say_of_accounting_is_shown_to_the_model(gateway, client):
-    said = [{"role": "user", "content": LINE}]
-    await client.messages.create(**{**ASKED, "messages": said}, system=f"Look for `{LINE}`.")
-    assert gateway.tokens.messages == [{"role": "system", "content": f"Look for `{LINE}`."}, *said]
 
 
 async def test_turns_of_one_role_are_one_turn(gateway, client):

@@ -224,7 +224,6 @@ ONE_OF = {"structured_outputs": {"choice": ["a", "b"]}}
 
 
 async def asked(gateway: Any, **fields: Any) -> SamplingParams:
-    """The parameters that a worker is given."""
     answer = await gateway.chat(**fields)
     assert answer.status_code == 200, answer.text
     return gateway.relay.requests[-1].params
@@ -267,10 +266,3 @@ async def test_what_leaves_nothing_to_say_is_refused(gateway):
         error = (await gateway.chat(**fields)).json()["error"]
         assert (error["param"], error["message"]) == (next(iter(fields)), text)
     assert gateway.relay.generations == []
-
-
-async def test_what_can_be_obeyed_together_is_taken(gateway):
-    params = await asked(gateway, allowed_token_ids=[97, 98, END], bad_words=["a"], **ONE_OF)
-    assert params.grammar
-    assert params.bad_words == ((97,),)
-    assert (await asked(gateway, allowed_token_ids=[END])).allowed_token_ids == (END,)

@@ -90,7 +90,6 @@ async def test_chats_list_them_once(gateway):
 
 
 async def test_who_does_not_ask_gets_none(asked, gateway):
-    """Nor does a worker compute any."""
     for fields in ({}, {"echo": True}, {"logprobs": 2}):
         answer = await asked(**fields)
         assert "prompt_logprobs" not in answer["choices"][0]
@@ -109,13 +108,6 @@ async def test_echo_with_logprobs_are_those_of_prompt_and_answer(asked, gateway)
     assert found["top_logprobs"][:2] == [None, {"e": -0.5, "t": -1.5, "\ufffd": -195.0}]
     assert gateway.relay.requests[0].params.prompt_logprobs == 2
     assert "prompt_logprobs" not in choice
-
-
-async def test_both_may_be_asked_for(asked, gateway):
-    choice = (await asked(prompt="hi", echo=True, logprobs=1, prompt_logprobs=3))["choices"][0]
-    assert gateway.relay.requests[0].params.prompt_logprobs == 3
-    assert choice["logprobs"]["top_logprobs"][1] == {"e": -0.5, "i": -105.0}
-    assert len(choice["prompt_logprobs"][1]) == 4
 
 
 async def test_a_prompt_alone_is_echoed_without_what_was_made_for_it(asked, gateway):

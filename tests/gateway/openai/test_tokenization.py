@@ -1,6 +1,5 @@
 """Prompts and chats as tokens and back, in vLLM's shapes."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -27,20 +26,6 @@ async def test_a_chat_is_what_the_model_is_given_of_it(make):
     await gateway.chat(**body)
     assert tuple(answer["tokens"]) == gateway.relay.requests[0].prompt
     assert answer["token_strs"] == [f"<{id}>" for id in answer["tokens"]]
-
-
-async def test_answers_are_encoded_off_the_event_loop(gateway, monkeypatch):
-    """They may be of a million tokens, and streams wait meanwhile."""
-    encode, threads = tokenization.encode, []
-
-    def observed(value: Any) -> bytes:
-        threads.append(threading.current_thread())
-        return encode(value)
-
-    monkeypatch.setattr(tokenization, "encode", observed)
-    for path, body in (("tokenize", {"prompt": "a"}), ("tokenize", {"messages": HI}), ("detokenize", {"tokens": [97]})):
-        assert (await gateway.http.post(f"/{path}", json=body)).headers["content-type"] == "application/json"
-    assert (len(threads), threading.current_thread() in threads) == (3, False)
 
 
 async def test_tokens_are_spelled_out_up_to_a_bound(gateway, monkeypatch):

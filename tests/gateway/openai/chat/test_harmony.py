@@ -6,29 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-import random_schemas
-import torch
-from budget import times
 from generation_apis import CHAT, MESSAGES, RESPONSES, SPEAKING
-from grammar_vocabulary import PIECES, step
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from grammar_vocabulary import PIECES
 from scripted_gateway import ByteTokens
 
 from legato_engine.grammars import compilations
-from legato_gateway.openai.chat import tool_grammar
-from legato_gateway.openai.chat.tool_definitions import Function
 from legato_gateway.parsers.harmony import support
 from legato_gateway.parsers.harmony.tokens import ALL, marked
-from legato_gateway.parsers.tool_calls.families import CallParser
-from legato_gateway.parsers.tool_calls.said import CallArguments, Piece
-from legato_gateway.request import Delta, TokenText
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES, Vocabulary
-from legato_protocol.sampling.parameters import REASONING, RULES, SamplingParams
+from legato_protocol.sampling.parameters import REASONING, SamplingParams
 from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningSpan
-from legato_protocol.wire.stream import TokenLogprobs
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 TEMPLATE = "{{ tools }}{{ reasoning_effort }}<|start|><|channel|>analysis<|message|>"
@@ -69,23 +58,6 @@ async def test_separate_texts_stay_separate(make, stream):
     assert [item["content"][0]["text"] for item in answer] == ["A plan.", "Let me see.", "Sunny."]
     blocks = (await MESSAGES.post(gateway)).json()["content"]
     assert [block.get("text", block.get("thinking")) for block in blocks] == ["A plan.", "Let me see.", "Sunny."]
-
-
-@BOTH
-@pytest.mark.parametrize("off", [{"include_reasoning": False}, {}], ids=["request", "setting"])
-async def test_hidden_reasoning_is_hidden_in_log_probabilities_too(make, off, stream):
-    gateway = make(**MODEL, **({} if off else {"reasoning_parser": "Off"}))
-    text, tokens, at = marked(THINK + PLAN + THINK + FINAL), [], 0
-    for piece in re.split("(" + "|".join(map(re.escape, map(marked, ALL))) + "|.)", text):
-        plain = piece.strip("\ufdd0")
-        tokens += [TokenText(0, plain, plain.encode(), TokenLogprobs(-1.0, ()), at)] if piece else []
-        at += len(piece)
-    ends = [*(token.offset for token in tokens[1:]), len(text)]
-    pieces = [(text[token.offset : end], token) for token, end in zip(tokens, ends, strict=True)]
-    gateway.script(*(Delta(0, piece, (token,)) for piece, token in pieces), Delta(0, "", (), "stop"))
-    said = await CHAT.ask(gateway, stream, **CHAT.meant("logprobs", 0), **off)
-    assert (said.text, said.reasoning) == ("A plan.\nSunny.", "")
-    assert "".join(token for token, _ in said.tokens) == "A plan.Sunny."
 
 
 async def asked(gateway: Any, **body: Any) -> SamplingParams:
@@ -178,46 +150,6 @@ def test_reasoning_is_counted_in_all_of_an_answer():
     span = ReasoningSpan(tokens.reasoning(""))
     span.follow(ids(THINK + PLAN + THINK + CALLING))
     assert (span.count, span.inside, span.over) == (2 * len("Let me see."), False, False)
-
-
-class Finished:
-    """Counts calls that ended by themselves, so that the test cannot pass without any."""
-
-    schemas = calls = 0
-
-
-@settings(max_examples=times(25), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(schema=random_schemas.WHOLE, seed=st.integers(0, 1 << 30))
-def random_calls_are_valid(schema: dict[str, Any], seed: int) -> None:
-    assume(random_schemas.is_supported(schema) and schema.get("type") == "object")
-    function = Function("f", parameters=schema, strict=True)
-    grammar = tool_grammar.required({0: function}, tool_grammar.FunctionPaths("{}", [0]), "Harmony", True)
-    position = compilations.position(compilations.compile_grammar(COMPILER, RULES, grammar.source))
-    params, source = (
-        SamplingParams(max_tokens=300, seed=seed, stop_token_ids=STOPS),
-        torch.Generator().manual_seed(seed),
-    )
-    output: list[int] = []
-    while len(output) < params.max_tokens and not set(output) & set(STOPS):
-        logits = torch.randn(1, len(TOKENS), generator=source) * 3
-        logits[0, [*STOPS, END, PADDING, *b'"}]']] += 4.0
-        sampled = step(position, output, logits, params)
-        assert not sampled.fault, sampled.fault
-        output.append(sampled.token)
-    text = b"".join(b"\xef\xb7\x90" * (256 < id < 264) + TOKENS[id] for id in output if id != 256).decode(
-        errors="replace"
-    )
-    parser = CallParser("Harmony", {"f": schema})
-    pieces: list[Piece] = [piece for char in text for piece in parser.push(char)] + parser.finish()
-    Finished.schemas += 1
-    if output[-1] in STOPS:
-        Finished.calls += 1
-        random_schemas.check(schema, "".join(piece.text for piece in pieces if isinstance(piece, CallArguments)))
-
-
-def test_every_required_call_that_ends_has_arguments_of_its_schema():
-    random_calls_are_valid()
-    assert Finished.calls >= 0.7 * Finished.schemas > 0, vars(Finished)
 
 
 # ── the model ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,6 @@
 """Reasoning in chats: in the answer, bounded by workers, and switched in the chat template."""
 
 import json
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ import pytest
 
 from legato_gateway.openai.chat import template_variables
 from legato_gateway.request import Delta, TokenText
-from legato_gateway.tokenizer.chat_template import ChatTemplate
 from legato_protocol.sampling.limits import MAX_GRAMMAR_BYTES
 from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, RULES
 from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
@@ -40,20 +38,6 @@ async def test_models_that_do_not_reason_have_no_such_field(gateway, make):
         each.say(THOUGHT)
         message = (await each.chat()).json()["choices"][0]["message"]
         assert message == {"role": "assistant", "content": THOUGHT, "refusal": None}
-
-
-async def test_every_choice_has_reasoning_of_its_own_by_both_names(make):
-    """`reasoning` is vLLM's newer name."""
-    gateway = make(template=QWEN)
-    gateway.say(THOUGHT, choices=3)
-    for choice in (await gateway.chat(n=3)).json()["choices"]:
-        message = choice["message"]
-        assert message["reasoning_content"] == message["reasoning"] == "Let me see: é."
-    lines = (await gateway.chat(n=3, stream=True)).text.splitlines()
-    choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
-    for index, name in product(range(3), ("reasoning_content", "reasoning")):
-        said = [choice["delta"].get(name) or "" for choice in choices if choice["index"] == index]
-        assert "".join(said) == "Let me see: é."
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -159,14 +143,6 @@ async def test_a_grammar_begins_behind_reasoning(make, body, kind):
     assert params.stop_token_ids == plain.stop_token_ids != ()
 
 
-async def test_where_no_worker_knows_the_end_of_reasoning_the_grammar_begins_with_the_answer(make):
-    gateway = make(template="<think>")
-    gateway.say('{"city": "Paris"}')
-    response = await gateway.chat(response_format=FORMAT)
-    assert gateway.relay.requests[-1].params.grammar_kind == JSON_SCHEMA
-    assert "reasoning" not in response.json()["choices"][0]["message"]
-
-
 async def test_a_grammar_that_is_too_long_with_its_bounds_is_refused(make):
     body = {"guided_choice": ['"' * 100 + str(number) for number in range(900)]}
     assert len((await asked(make(), **body)).grammar) < MAX_GRAMMAR_BYTES
@@ -252,11 +228,3 @@ async def test_an_answer_comes_back_as_a_message(make):
     assert message["reasoning"] is None
     await asked(gateway, messages=[{"role": "user", "content": "a"}, message])
     assert gateway.tokens.messages[1] == {"role": "assistant", "content": "Paris é!"}
-
-
-def test_a_template_sees_variables_of_any_name_and_its_own_messages():
-    template = ChatTemplate(
-        "{{ messages[0].content }}{{ most }}{{ variables }}{% if not thinking %}<think>{% endif %}", {}
-    )
-    variables = {"most": 1, "variables": 2, "messages": [], "self": 3, "thinking": False}
-    assert template.render([{"role": "user", "content": "hi"}], variables) == "hi12<think>"

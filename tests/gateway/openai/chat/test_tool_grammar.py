@@ -190,7 +190,6 @@ def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(sc
 
 
 async def test_a_function_that_is_named_is_called_once(gateway):
-    """As at OpenAI."""
     gateway.script(Delta(0, f"{tag(NO_TIME)}\n{tag(NO_TIME)}"), Delta(0, "", (), "stop"))
     function = {"type": "function", "function": {"name": "now"}}
     for choice, several in (("required", True), (function, False)):
@@ -224,7 +223,6 @@ class GetWeather(pydantic.BaseModel):
 
 
 async def test_the_official_clients_strict_tools_are_parsed(gateway):
-    """Its helpers take no other ones."""
     tool: Any = pydantic_function_tool(GetWeather)
     call = tag('{"name": "GetWeather", "arguments": {"city": "Paris"}}')
     gateway.script(Delta(0, call), Delta(0, "", (), "stop"))

@@ -44,14 +44,6 @@ async def test_streamed_calls_are_what_the_official_client_puts_together(gateway
     assert [(call.index, call.type) for call in begun] == [(0, "function"), (1, "function")]
 
 
-async def test_every_choice_has_calls_of_its_own(gateway):
-    gateway.script(*(Delta(choice, CALLS, (), "stop") for choice in (1, 0)))
-    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW], n=2)
-    assert [calls_of(choice.message) for choice in answer.choices] == [CALLED, CALLED]
-    calls = [call for choice in answer.choices for call in choice.message.tool_calls]
-    assert (len({call.id for call in calls}), {call.type for call in calls}) == (4, {"function"})
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_functions_are_called_in_the_older_form(gateway, stream):
     gateway.say(CALLS)

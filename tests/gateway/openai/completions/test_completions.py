@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from served_texts import served
 
 from legato_gateway.errors import DeadlineExceeded, WorkerFailed
 from legato_gateway.request import Delta, TokenText
@@ -57,7 +56,6 @@ async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):
 
 
 def said(choice, text, *logprobs, finish="stop"):
-    """A choice whose tokens have these log probabilities."""
     tokens = [TokenText(ord("x"), "x", b"x", TokenLogprobs(logprob, ()), at) for at, logprob in enumerate(logprobs)]
     half = len(tokens) // 2
     ids = tuple(token.token for token in tokens)
@@ -118,13 +116,3 @@ async def test_each_prompt_has_its_best(gateway):
     answer = (await gateway.complete(**fields)).json()
     told = [(choice["index"], choice["text"], choice["prompt_token_ids"]) for choice in answer["choices"]]
     assert told == [(0, "00", [ord("0")]), (1, "11", [ord("1")])]
-
-
-async def test_workers_that_make_them_are_asked_for_their_log_probabilities(lab):
-    """All are equally likely to a scripted worker: the first that were made are told, with all of their fields."""
-    async with served(lab, "one", "two", "three") as gateway:
-        answer = await gateway.ask("completions", n=2, best_of=3, stop="e", return_token_ids=True)
-        assert answer.texts == {0: "on", 1: "two"}
-        assert answer.token_ids[0] == gateway.tokens.encode("one")
-        made = len(gateway.tokens.encode("one" + "two" + "thre")) + 1
-        assert answer.usages[-1][1]["completion_tokens"] == made

@@ -1,7 +1,6 @@
 """Responses as the official client sees them: text, calls, reasoning, what ends them, and what goes wrong."""
 
 import json
-import pickle
 import random
 from typing import Any
 
@@ -11,16 +10,11 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 from tests.support.response_events import ask, events, expected, kinds, read, replayed
 
-from legato_gateway.clients.api_keys import Client
-from legato_gateway.errors import WorkerFailed
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.tool_definitions import CallFormat
-from legato_gateway.openai.responses import prepare
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.request import Delta, Usage
-from legato_gateway.serving.deadline import Deadline
-from legato_gateway.serving.model_serving import ModelServing, ServedModel
-from legato_gateway.serving.prepared_request import Asked, CollectedChoice
+from legato_gateway.serving.prepared_request import CollectedChoice
 
 
 class Fox(BaseModel):
@@ -76,52 +70,17 @@ async def test_parse_gives_the_model(gateway):
         assert (await stream.get_final_response()).output_parsed == Fox(name="Reineke")
 
 
-async def test_a_stream_that_fails_ends_with_the_failed_response(gateway):
-    gateway.script(Delta(0, "Par"), WorkerFailed("the worker died", part="decode"))
-    found = await events(gateway)
-    assert kinds(found)[-2:] == ["response.output_text.delta", "response.failed"]
-    failed = found[-1]["response"]
-    error = {"code": "worker_failed", "message": "the worker died", "part": "decode"}
-    assert (failed["status"], failed["error"]) == ("failed", error)
-    assert failed["output"][0]["status"] == "incomplete"
-
-
-async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway):
-    """Long bodies are prepared in other processes, so what comes of them is pickled."""
-    gateway.tokens.before = len  # anything that can be pickled
-    fields = {"metadata": {"a": "b"}, "tools": [], "prompt_cache_key": "k"}
-    raw = bytearray(json.dumps({"input": "hi", **fields}).encode())
-    asked = Asked(Client(), {}, Deadline(0.0, 60.0, lambda: 0.0))
-    checked = prepare.prepare(ModelServing(gateway.tokens, ServedModel("tiny", 100)), asked, raw)
-    raw.clear()  # a BufferError if a part of it were kept, which keeps all of it
-    made = pickle.loads(pickle.dumps(checked)).writer
-    answer = json.loads(made.whole([CollectedChoice(0, ["Paris"], [], "stop")], Usage(3, 1, 0)))
-    assert {key: answer[key] for key in fields} == fields
-    assert answer["output"][0]["content"][0]["text"] == "Paris"
-
-
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": None}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
 FIRST = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-CALLED = [("get_weather", '{"city": "Köln"}'), ("now", "{}")]
 
 
 def without_ids(items: Any) -> list[Any]:
     return [
         (item["type"], item["status"], *(item.get(key) for key in ("name", "arguments", "content"))) for item in items
     ]
-
-
-async def test_the_official_stream_helper_puts_calls_together(gateway):
-    gateway.say(FIRST + SECOND)
-    async with gateway.client.responses.stream(model="tiny", input="hi", tools=[WEATHER, NOW]) as stream:
-        deltas = [event async for event in stream if event.type == "response.function_call_arguments.delta"]
-        final = await stream.get_final_response()
-    assert [(call.name, call.arguments) for call in final.output] == CALLED
-    assert len({id for call in final.output for id in (call.call_id, call.id)}) == 4
-    assert ([tool.name for tool in final.tools], deltas[-1].snapshot) == (["get_weather", "now"], "{}")
 
 
 PATCH: Any = {"type": "custom", "name": "patch", "description": "Edits files."}
@@ -178,7 +137,6 @@ async def test_the_model_is_given_the_same_tools_as_in_a_chat(make):
 
 
 def test_whatever_pieces_text_comes_in_the_items_are_the_same():
-    """Streamed or at once."""
     parts = ["One. ", FIRST, "\n", SECOND, "Two < three", "<tool_call>", " no call", FIRST[:40], " ", ""]
     format = AnswerFormat(CallFormat("Hermes", {"get_weather": None, "now": None}))
     known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m"}
@@ -214,12 +172,3 @@ async def test_reasoning_comes_before_the_message(make):
     assert replayed(found) == found[-1]["response"]["output"]
     again = [item.model_dump() for item in answer.output]
     assert (await ask(gateway, input=[*again, {"role": "user", "content": "And?"}])).status_code == 200
-
-
-async def test_effort_reaches_the_template(make):
-    gateway = make(template="{{ enable_thinking }}<think>")
-    assert (await ask(gateway, reasoning={"effort": "none"})).status_code == 200
-    assert gateway.tokens.given == {"enable_thinking": False}
-    error = (await ask(make(template="<think>"), reasoning={"effort": "none"})).json()["error"]
-    assert error["param"] == "reasoning.effort"
-    assert error["message"].startswith("reasoning.effort 'none' is not supported")

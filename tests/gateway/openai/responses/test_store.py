@@ -1,8 +1,6 @@
 """The owner of stored responses: bounded in seconds and bytes, each tenant for itself, whatever comes."""
 
-import gc
 import random
-import tracemalloc
 
 from budget import times
 from scripted_gateway import Clock
@@ -38,27 +36,6 @@ def test_one_that_is_too_large_drops_no_other():
     assert (kept.get("a", "2"), kept.get("a", "1") is not None, kept.evicted) == (None, True, 1)
     kept.put("a", response("3", 10, Turn(b"x" * 10, Turn(b"x" * (rest - 10)))))
     assert (kept.get("a", "3") is not None, kept.responses, kept.used) == (True, 1, 10 * ROOM)
-    kept.check_integrity()
-
-
-def test_the_bound_is_one_of_memory():
-    """Short turns of a long conversation, as each of its responses has them, and responses that all go on from one."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        kept, _ = store(size=2 << 20)
-        last: Turn | None = None
-        for number in range(3000):
-            end = Turn(b"%40d" % 1, Turn(b"%40d" % 0, last))  # of an answer, behind that of a request
-            kept.put("a", StoredResponse(f"resp_{number:032}", b"%1000d" % number, end))
-            last = end if number < 500 else last
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert kept.evicted
-    assert kept.used > kept.policy.bytes * 0.99
-    assert kept.used / 2 < taken < kept.used * 1.2
     kept.check_integrity()
 
 

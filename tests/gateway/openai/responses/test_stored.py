@@ -262,19 +262,6 @@ async def test_items_of_codex_are_listed_in_openais_types(storing):
     assert last == {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
 
 
-async def test_an_answer_with_log_probabilities_is_listed_without(storing):
-    included = ["message.output_text.logprobs"]
-    made = (await ask(storing, include=included)).json()["id"]
-    last = (await ask(storing, previous_response_id=made)).json()["id"]
-    found = (await items_of(storing, last)).json()["data"]
-    assert "logprobs" not in found[1]["content"][0]
-    with pytest.raises(openai.BadRequestError, match="not supported") as refused:
-        await storing.client.responses.input_items.list(last, include=included)
-    assert refused.value.body["param"] == "include"
-    page = await storing.client.responses.input_items.list(last, include=["reasoning.encrypted_content"])
-    assert len(page.data) == 3
-
-
 QUERIES = {
     "limit": ("0", "101", "-1", "x", "", "1.0", "٣", "9" * 5000),
     "order": ("up", ""),
@@ -293,13 +280,3 @@ async def test_what_is_wrong_with_a_query_is_named(storing):
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, name.removesuffix("[]")), error
         assert len(error["message"]) < 400
-
-
-async def test_ids_count_among_the_memory_of_responses(storing, store):
-    """Ids are most of the memory of many short items."""
-    used = [0]
-    for count in (50, 100):
-        assert (await ask(storing, input=said("") * count)).status_code == 200
-        used.append(store.used - used[-1])
-    assert used[2] - used[1] > 50 * len(json.dumps(said("")[0]) + "msg_" + "0" * 32)
-    store.check_integrity()
