@@ -5,10 +5,8 @@ import json
 import shutil
 import signal
 import socket
-import ssl
 from asyncio.subprocess import PIPE
 
-import certificates
 import httpx
 import pytest
 from gateway_process import LIMIT, gateway_process, refused
@@ -30,14 +28,12 @@ def _worker(lab, model):
 
 
 def _list(path, *workers):
-    """Writes a workers file in one step."""
     draft = path.with_name("draft")
     draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address} for worker in workers]))
     draft.replace(path)
 
 
 async def _closed(url):
-    """Waits until nobody listens there any more."""
     while True:
         with socket.socket() as probe:
             if await asyncio.to_thread(probe.connect_ex, ("127.0.0.1", httpx.URL(url).port)) != 0:
@@ -102,23 +98,6 @@ async def test_each_port_answers_what_is_its_own_and_the_control_port_only_with_
         assert "legato_gateway_arrived_prompt_tokens_sum 5.0" in metrics.text
         assert 'legato_gateway_output_length_tokens_bucket{le="31.0"} 1.0' in metrics.text
         assert 'legato_gateway_output_length_tokens_bucket{le="15.0"} 0.0' in metrics.text
-
-
-async def test_streams_beyond_the_drain_deadline_end_with_an_error(lab, model, tmp_path):
-    """With its access log off, it writes nothing to standard output."""
-    flags = ("--drain-deadline", "200ms", "--access-log", "Off")
-    async with (
-        _worker(lab, model) as worker,
-        gateway_process(tmp_path, model, *flags, workers=[worker], stdout=PIPE) as gateway,
-    ):
-        await gateway.until_ready()
-        worker.hold("decoding", after=5)
-        streaming = asyncio.create_task(gateway.ask(stream=True))
-        await worker.wait_at("decoding")
-        gateway.process.send_signal(signal.SIGTERM)
-        assert "this gateway stops" in (await streaming).text
-        assert await gateway.end() == []
-        await worker.wait(lambda: not worker.engine.jobs)
 
 
 async def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
@@ -230,28 +209,3 @@ async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(
         assert listed[1]["id"] == made["output"][0]["id"]
         assert "legato_gateway_stored_responses 2.0" in (await gateway.get("/metrics", "health")).text
         assert "sampling defaults of the model: temperature 0.3, top_k 40" in "".join(await gateway.end())
-
-
-async def test_its_certificate_is_followed(lab, model, tmp_path):
-    files, others = (certificates.make(tmp_path / name) for name in ("first", "second"))
-    installed = files.install(tmp_path)
-    flags = ("--tls-certificate-file", str(installed.certificate), "--tls-key-file", str(installed.key))
-    async with gateway_process(tmp_path, model, *flags) as gateway:
-
-        async def invalid():
-            return "legato_gateway_tls_certificate_invalid 1.0" in (await gateway.get("/metrics", "health")).text
-
-        async def answers(authority):
-            trusted = ssl.create_default_context(cafile=authority)
-            async with httpx.AsyncClient(verify=trusted, trust_env=False) as client:
-                try:
-                    return (await client.get(f"https://127.0.0.1:{gateway.ports['http']}/v1/models")).is_success
-                except httpx.TransportError:
-                    return False
-
-        installed.key.write_text("nothing")
-        await gateway.until(invalid)
-        assert await answers(files.authority)
-        others.install(tmp_path)
-        await gateway.until(lambda: answers(others.authority))
-        assert not await invalid()

@@ -27,16 +27,6 @@ def _read(*flags, environ=None):
 NEEDED = ("--model", "builtin:smollm2-135m-instruct")
 
 
-def test_defaults_are_those_of_the_design():
-    read = _read(*NEEDED, environ={names.ENV_TOKEN: "secret"})
-    assert (read.port, read.default_deadline, read.local_prefill_below_tokens) == (8080, 600.0, 64)
-    assert (read.when_prefill_unavailable, read.transfer_on_failure, read.slow_client) == ("Local", "Retry", "Pause")
-    assert (read.when_prefill_busy, read.slo_ttft, read.slo_tpot) == ("Local", 1.0, 0.1)
-    assert read.served_name == "smollm2-135m-instruct"
-    assert read.token == "secret"
-    assert "secret" not in repr(read)
-
-
 BAD = """
 --listen-fd=1 --default-deadline=600 --default-deadline=200h --slow-client=pause --slo-ttft=fast --buffer-tokens=0
 --when-prefill-unavailable=local --when-prefill-busy=Fail --transfer-on-failure=Never --max-length=1 --served-name=

@@ -97,13 +97,11 @@ def _appear(run, name):
 
 
 def _ends(run, generations):
-    """Lets them end; returns their errors."""
     run.until(lambda: all(each.ended for each in generations))
     return [error_of(each) for each in generations]
 
 
 def test_requests_are_queued_reported_and_answered_by_the_first_worker_as_it_has_credits(lab):
-    """Six at a time, in order."""
     run = _without_workers(lab, "u")
     queued = [run.start(max_tokens=5) for _ in range(8)]
     run.run(100, seconds=1.0)
@@ -133,7 +131,6 @@ def test_requests_beyond_the_buffer_are_refused_with_a_time_to_come_back(lab):
 
 
 def test_decode_workers_prefill_until_a_prefill_worker_is_there_and_after_the_last_has_left(lab):
-    """No request fails in between."""
     run = _without_workers(lab, "p", "d")
     run.relay._dispatcher._policy = Policy(0, "Local")
     first = run.start(max_tokens=200)

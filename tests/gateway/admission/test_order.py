@@ -61,7 +61,6 @@ def test_a_request_that_has_waited_for_a_while_is_passed_by_no_later_one():
 
 
 def lines_of(work, queue):
-    """Lines of Python that run for it."""
     count = 0
 
     def trace(_frame, event, _value):

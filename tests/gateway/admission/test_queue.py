@@ -216,7 +216,6 @@ GRAMMAR = replace(ticket("a"), need=replace(ticket("a").need, grammar="regex"))
     ],
 )
 def test_a_request_that_no_worker_could_ever_take_is_refused_and_blocks_no_other(never, reason, message):
-    """It waited in the queue until its deadline."""
     decision = Admission().offer(never, FREE, 0)
     assert (type(decision), decision.reason, decision.retry_after) == (Refuse, reason, 60)
     assert message in decision.message
@@ -284,7 +283,6 @@ def test_the_wait_estimate_knows_the_service_of_the_others(served, kind):
 
 @pytest.mark.parametrize(("deadline", "kind"), [(0.299, Refuse), (0.301, Hold)])
 def test_the_wait_estimate_knows_the_service_of_its_own_tenant(deadline, kind):
-    """The other tenant catches up first."""
     queue = Admission()
     queue.offer(ticket("started", "t", 100), FREE, 0)
     queue.progress("started", 100)  # tokens of output count twice

@@ -1,11 +1,5 @@
 """Readiness: when a Service may send requests to a gateway."""
 
-import asyncio
-
-from msgspec import structs
-
-from legato_protocol.wire.load import PrefillCoefficients
-
 
 async def test_a_gateway_waits_for_its_first_worker(lab):
     prefill, _ = lab.pools(1, 1)
@@ -45,17 +39,7 @@ async def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_fi
             assert (await reader.read()).text == lab.text_of(7, 20)
 
 
-async def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(lab):
-    """They may be another model's."""
-    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    async with silent:
-        host, port = silent.sockets[0].getsockname()
-        async with lab.following([("u0", f"{host}:{port}")], hold_without_workers=True) as gateway:
-            assert "u0: connecting" in gateway.state.unready()
-
-
 async def test_it_is_not_ready_beside_workers_of_another_model(lab):
-    """Their gateways are to stay."""
     async with lab.unified(1)[0] as worker:
         worker.model = "another"
         found = lab.listing(worker)
@@ -66,15 +50,3 @@ async def test_it_is_not_ready_beside_workers_of_another_model(lab):
             found.list()
             await gateway.until(lambda: not list(gateway.fleet))
             assert gateway.state.unready() is None
-
-
-async def test_state_has_what_workers_say_of_their_costs_by_name(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        worker = gateway.fleet.worker("u0")
-        await gateway.until(lambda: worker.load is not None)
-        costs = {"prefill_cost": PrefillCoefficients(0.1, 0.2, 0.3, 512), "decode_cost": None}
-        gateway.fleet.loaded("u0", structs.replace(worker.load, **costs))
-        (shown,) = gateway.state.state()["workers"]
-        assert shown["prefill_cost"] | {"per_token": 0.2, "per_pair": 0.3} == shown["prefill_cost"]
-        assert shown["decode_cost"] is None
-        assert shown["block_size"] == worker.hello.block_size

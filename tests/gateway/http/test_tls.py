@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import socket
@@ -62,7 +61,6 @@ class Serving:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")
 
     async def silent(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """One that was accepted and says nothing."""
         before = self.places.open
         connection = await asyncio.open_connection("127.0.0.1", self.port)
         await until(lambda: self.places.open > before)
@@ -150,7 +148,6 @@ async def test_a_connection_that_is_idle_makes_room_immediately_though_its_clien
 
 
 async def test_plain_http_is_counted_and_a_client_that_leaves_without_a_word_is_not(files):
-    """As a load balancer that probes."""
     async with serving(files) as server:
         for sent in (ASK % 0, b""):
             reader, writer = await server.silent()
@@ -171,33 +168,6 @@ async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files):
         assert await reader.read() == b""
         assert (server.pending, server.places.open) == (set(), 0)
         writer.close()
-
-
-async def test_without_a_descriptor_it_tries_again_later(files, monkeypatch):
-    """And does not ask again and again meanwhile, since the connection is still there to be accepted."""
-
-    class Exhausted(socket.socket):
-        attempts, exhausted = 0, True
-
-        def accept(self) -> Any:
-            self.attempts += 1
-            if self.exhausted:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return super().accept()
-
-    async with serving(files) as server:
-        server.server.close()
-        listener = server.server._listener = server.listener = Exhausted(fileno=server.listener.detach())
-        retries: list[Any] = []
-        monkeypatch.setattr(tls_server, "AGAIN", 0.05)
-        monkeypatch.setattr(server.server, "start", lambda: retries.append(1))
-        TLSServer.start(server.server)
-        asked = asyncio.create_task(server.asked(files.authority))
-        await until(lambda: retries)
-        assert listener.attempts == 1
-        listener.exhausted = False
-        TLSServer.start(server.server)
-        assert await asked == b"https 3"
 
 
 async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(files, others, tmp_path, caplog):

@@ -281,7 +281,6 @@ def _adapted(lab, **digests):
 
 
 def _fail(run, sub):
-    """And it goes on."""
     run.fail(sub)
     run.until(lambda: len(run.frames(Generate)) > 1)
 
@@ -326,7 +325,6 @@ def test_what_goes_on_may_go_where_its_adapter_lost_its_name(lab):
 
 
 def test_what_goes_on_is_matched_with_prefixes_of_its_own_adapter(lab):
-    """Whichever has its name by now."""
     run, sub = _adapted(lab, u0="old", u1="old", u2="old")
     _rename(run)
     first, second = (worker.name for worker in run.others(run.workers[sub.place.decode]))

@@ -23,7 +23,6 @@ def _feed(generation, *tokens, choice=0, finish=None, cached=0):
 
 
 async def _reading(generation):
-    """A task that waits for the first delta."""
     reading = asyncio.ensure_future(anext(generation))
     await asyncio.sleep(0)
     assert not reading.done()

@@ -43,7 +43,6 @@ def test_the_gateway_can_stop_it_at_any_stage_and_keeps_nothing():
 
 @pytest.mark.parametrize("stage", PLACED)
 def test_work_that_is_over_is_cancelled_at_its_workers(stage):
-    """Unless it goes on there in parts."""
     for name in ("STOPPED", "FAILED", "FAILED_OFTEN", "WORKER_LOST"):
         assert TABLE[stage, LifecycleEvent[name]].actions[0] is LifecycleAction.CANCEL
 

@@ -53,7 +53,6 @@ def test_sequences_migrate_to_workers_with_a_link_of_their_network_and_kv_revisi
 
 
 def test_a_choice_without_output_migrates_to_workers_of_its_kv_revision_too(lab):
-    """Although another worker is idle."""
     run, _, sub = started(lab, "u", "u", "u", request={"choices": 2})
     source = run.workers[sub.place.decode]
     idle, busy = run.others(source)

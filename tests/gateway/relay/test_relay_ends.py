@@ -285,7 +285,6 @@ async def test_a_fault_while_a_long_prompt_is_hashed_ends_its_request(lab):
 
 
 async def test_a_gateway_that_is_closed_while_it_hashes_stops_hashing(lab):
-    """A cancelled task is not a fault."""
     run, generation, _ = started(lab, "u", request={"prompt": LONG})
     (hashing,) = run.relay._hashing
     hashing.cancel()

@@ -319,7 +319,6 @@ HALF = DecodeCoefficients(per_step=0.03, per_row=0.01, per_context=0.0)  # 50 ms
 
 
 def long(name: str, **overrides: Any) -> WorkerView:
-    """A worker that takes long prompts."""
     return worker(name, max_length=16_000, **overrides)
 
 

@@ -133,7 +133,6 @@ def test_where_all_are_hot_no_worker_hands_on(other, due):
 
 @pytest.mark.parametrize(("drawn", "due"), [(0.0, 1.0), (0.5, 2.0)])
 def test_gateways_that_see_the_same_act_at_different_times(drawn, due):
-    """And poll the fleet now and then."""
     fleet, policy = FleetSnapshot((HOT, IDLE)), dataclass_replace(POLICY, interval=0.1, patience=1.0, jitter=2.0)
     hot = HotWorkers(policy, lambda: drawn)
     passes = [bool(hot.due(fleet, now)) for now in (0.0, due - 0.05, due, due + 0.06)]

@@ -20,10 +20,6 @@ def hashes(*parts: tuple[int, int]) -> list[bytes]:
     return found
 
 
-def common(one: list[bytes], other: list[bytes]) -> int:
-    return len({*one} & {*other})  # each names all before it
-
-
 def test_places_are_close_at_first_and_never_farther_apart_than_an_eighth():
     assert PLACES[:8] == (1, 2, 3, 4, 5, 6, 7, 8)
     assert all(after - before <= max(1, before // 8) for before, after in pairwise(PLACES))
@@ -79,7 +75,7 @@ def test_what_is_predicted_is_that_of_live_predictions_at_most_a_ninth_short(see
         found = predicted.match(asked, now)
         truth: dict[tuple[str, str], int] = {}
         for holder, sent, expires in live.values():
-            if expires > now and (blocks := common(sent, asked)):
+            if expires > now and (blocks := len({*sent} & {*asked})):  # each names all before it
                 truth[holder] = max(truth.get(holder, 0), blocks)
         assert found.keys() == truth.keys()
         assert all(found[holder] <= blocks <= found[holder] * 9 / 8 + 1 for holder, blocks in truth.items())

@@ -94,7 +94,6 @@ APIS = [
 @pytest.mark.parametrize("at_admission", [True, False])
 @pytest.mark.parametrize(("asked", "first", "failed"), APIS)
 async def test_the_known_part_of_an_answer_comes_with_the_head(make, asked, first, failed, at_admission):
-    """Once, and before all that comes with tokens."""
     gateway = make(StreamPolicy(at_admission))
     gate = gateway.gate()
     exchange, running, _ = await begun(gateway, gate, Delta(0, "a"), END, admitted=True, asked=asked)
@@ -118,27 +117,6 @@ async def test_a_stream_that_fails_before_its_first_token_begins_once(make, aske
     gate.set()
     await running
     assert exchange.events == first + failed
-
-
-async def test_a_request_that_is_queued_for_long_is_not_silent_either(make):
-    gateway = make(StreamPolicy(keep_alive=15))
-    exchange, running, start = await begun(gateway, gateway.gate())
-    await asyncio.sleep(40)
-    assert (exchange.sent[0]["status"], exchange.times[0] - start) == (200, pytest.approx(15))
-    assert len(exchange.times_of_comments) == 1
-    running.cancel()
-
-
-@pytest.mark.parametrize("policy", [StreamPolicy(keep_alive=0), StreamPolicy(at_admission=False, keep_alive=15)])
-async def test_nothing_is_sent_before_its_time(make, policy):
-    gateway = make(policy)
-    gate = gateway.gate()
-    exchange, running, _ = await begun(gateway, gate, Delta(0, "a"), END, admitted=True)
-    await asyncio.sleep(100)
-    assert [message["type"] for message in exchange.sent] == ["http.response.start"] * policy.at_admission
-    gate.set()
-    await running
-    assert COMMENT not in exchange.said
 
 
 @pytest.mark.parametrize(

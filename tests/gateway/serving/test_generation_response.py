@@ -50,14 +50,6 @@ async def test_an_exchange_that_is_cancelled_by_the_server_cancels_its_work(gate
     assert gateway.relay.generations[0].cancelled.is_set()
 
 
-async def test_deltas_that_are_ready_share_one_write(gateway):
-    gateway.script(*(Delta(0, str(i)) for i in range(50)), Delta(0, "", finish="stop"))
-    connection = Connection()
-    await connection.run(gateway.app)
-    bodies = [message["body"] for message in connection.sent if message["type"] == "http.response.body"]
-    assert [body.count(b"data: ") for body in bodies] == [51, 1]
-
-
 async def test_a_slow_client_delays_the_stream(gateway):
     """Nothing is taken from the relay while the transport is full: its buffer is the bounded one."""
     gates = [gateway.gate() for _ in range(3)]

@@ -1,7 +1,6 @@
 """Text becomes the ids that the reference gives, and ids its text, from a tokenizer of any kind."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from subprocess import run
 
 import pytest
@@ -151,14 +150,6 @@ def test_what_cannot_be_tokenized_is_said(tmp_path, trained):
         loaded.encode_chat([{"role": "user", "content": "hi"}])
     with pytest.raises(TokenizeError, match="Unicode"):
         loaded.encode("half a pair: \ud83d")
-
-
-def test_threads_may_share_one(tokens):
-    def encoded(text):
-        return tokens.encode_chat([{"role": "user", "content": text}])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(encoded, TEXTS * 8)) == [encoded(text) for text in TEXTS] * 8
 
 
 def test_loading_needs_little_memory_and_no_numpy(built_in):

@@ -154,15 +154,3 @@ def test_workers_that_drain_or_are_gone_are_not_ready():
     pools = samples.since(0.0)[0].pools
     assert (pools["decode"].ready, pools["decode"].used_blocks) == (0, 30)
     assert pools["prefill"] == page_data.PoolSample(0, 0, 0, 0, 0)
-
-
-def test_the_oldest_samples_are_dropped():
-    now = [0.0]
-    samples = LoadSampler(_fleet(), NoRequests(), lambda: now[0])
-    for step in range(page_data.KEPT + 5):
-        now[0] = 1.0 + step
-        samples.sample()
-    kept = samples.since(0.0)
-    assert len(kept) == page_data.KEPT
-    assert kept[0].time == 6.0
-    assert [sample.time for sample in samples.since(now[0] - 2)] == [now[0] - 1, now[0]]

@@ -206,20 +206,6 @@ async def test_a_gateway_that_was_stopped_itself_hears_its_workers_before_it_jud
         assert heard() == ["silent", "hung"]  # a silence of its own is still noticed
 
 
-async def test_a_fault_while_it_watches_for_silence_is_raised(lab):
-    fault = asyncio.get_running_loop().create_future()
-    listener = Mock(**{"kv_event.return_value": False, "kv_read_on.return_value": False})
-    listener.silent.side_effect = KeyError("a fault")
-    tokens, limits = ServiceTokens(lab.token), StreamLimits(0.1)
-    async with asyncio.timeout(20), lab.unified(1)[0] as worker:
-        worker.hang()
-        stream = opener("g", tokens, limits)(WorkerAddress("u0", worker.address), listener)
-        stream.start(fault.set_exception, lambda _: None)
-        with pytest.raises(KeyError):
-            await fault
-        await stream.close()
-
-
 async def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
     async with lab.running(lab.unified(1)) as gateway:
         worker = gateway.workers[0]

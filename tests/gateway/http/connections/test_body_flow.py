@@ -77,7 +77,6 @@ class Server:
         await settled()
 
     async def want(self, more: bool = True) -> None:
-        """The application asks for a piece, or answers."""
         self.app.wanted.put_nowait(more)
         await settled()
 
@@ -149,20 +148,6 @@ async def test_a_client_that_is_held_back_is_given_time(server):
     assert not server.client.closing  # it was let send for a second
     await server.send(PIECE)
     await server.by(10 * LIMITS.body_window)
-    assert not server.client.closing
-
-
-async def test_time_in_which_it_was_let_send_counts_in_its_own_window_alone(server):
-    """It sent enough in the first two, and is held back in the third."""
-    await server.send(announced(LARGE) + PIECE)
-    await server.want()
-    for piece in (PIECE, PIECE, b"x"):
-        await server.want()
-        await server.by(LIMITS.body_window - 1 if piece is PIECE else 0)
-        await server.send(piece)
-        assert not server.client.reading
-        await server.by(1.5)
-    await server.by(2 * LIMITS.body_window)
     assert not server.client.closing
 
 

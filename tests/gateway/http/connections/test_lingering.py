@@ -70,7 +70,6 @@ class Service:
         return found
 
     async def end(self) -> None:
-        """Waits for the end of all connections."""
         async with asyncio.timeout(PATIENCE):
             while self.connections.open:  # noqa: ASYNC110 - of the other end
                 await asyncio.sleep(0.005)
@@ -95,7 +94,6 @@ class Client:
         return self.read(times)
 
     def read(self, times: int = 1) -> bytes:
-        """Reads so many answers, or all there is."""
         found = b""
         while found.count(b"refused") < times and (piece := self.own.recv(65536)):
             found += piece
@@ -155,18 +153,6 @@ async def test_a_body_that_ends_soon_or_is_read_leaves_the_connection_for_anothe
     assert not service.counted
 
 
-@pytest.mark.parametrize("garbage", [b"this is no chunk\r\n", b"0\r\n" + b"x: y\r\n" * 30_000])
-async def test_what_is_wrong_in_it_is_no_second_answer(garbage):
-    def client(made: Client) -> bytes:
-        answer = made.ask(CHUNKED)
-        with contextlib.suppress(ConnectionError):
-            made.own.sendall(garbage)
-        return answer + made.rest()
-
-    async with serving() as service:
-        assert (await service.talk(client)).count(b"HTTP/1.1") == 1
-
-
 HEADS = [
     START + b"connection: close\r\ncontent-length: 1000000\r\n\r\n",
     b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
@@ -218,23 +204,6 @@ async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_
         writer.close()
     assert b"connection: close" in answer
     assert answer.endswith(b"refused")
-
-
-async def test_over_tls_it_is_the_same(files):
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.certificate, files.key)
-
-    def client(made: Client) -> bytes:
-        with made.own:
-            answer = made.ask(START + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
-            made.flood(CHUNK)
-            return answer
-
-    limits = ConnectionLimits(discard_time=0.3)
-    async with serving(limits, ssl=context, ssl_shutdown_timeout=1.0) as service:
-        answer = await service.talk(client, ssl.create_default_context(cafile=files.authority))
-    assert answer.startswith(b"HTTP/1.1 413")
-    assert service.counted == {UNREAD_BODY: 1}
 
 
 async def test_a_connection_that_is_over_is_freed_immediately(monkeypatch):

@@ -181,31 +181,6 @@ async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent, answe
     assert (places.open, counted) == (0, {LATE_HEAD: 1})
 
 
-async def test_blank_lines_after_an_answer_do_not_keep_a_connection():
-    passing, (places, counted) = Passing(), counting()
-    async with connected(asyncio.Event(), places) as connection:
-        connection[1].write(EMPTY)
-        await connection[0].readuntil(b"\r\n\r\nhost content-length")
-        connection[1].write(b"\r\n")
-        await arrived(connection)
-        await passing.by(LIMITS.head)
-        assert await asyncio.wait_for(connection[0].read(), 10) == b""
-    assert counted == {LATE_HEAD: 1}
-
-
-async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its_request():
-    passing, app = Passing(), Slow()
-    async with connected(asyncio.Event(), Connections(LIMITS), app) as connection:
-        connection[1].write(EMPTY + b"\r\nPOST")
-        await asyncio.wait_for(app.begun.wait(), 10)
-        await arrived(connection)
-        await passing.by(10 * LIMITS.head)
-        app.go_on.set()
-        assert (await asyncio.wait_for(connection[0].readuntil(b"content-length"), 10)).startswith(b"HTTP/1.1 200")
-        await passing.by(LIMITS.head)
-        assert b"408" in await asyncio.wait_for(connection[0].read(), 10)
-
-
 @pytest.mark.parametrize("more", [EMPTY * 100, EMPTY + b"\x00\x01"], ids=["requests", "garbage"])
 async def test_what_cannot_be_answered_behind_other_requests_ends_the_connection(more):
     (places, counted), app = counting(), Slow()

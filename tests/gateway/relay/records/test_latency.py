@@ -103,7 +103,6 @@ def test_the_time_for_which_a_client_does_not_read_is_its_own(timed):
 
 @pytest.mark.parametrize("roles", ["pd", "u"])
 def test_a_request_is_timed_from_end_to_end(lab, roles):
-    """Also while its client does not read."""
     before = [count(name) for name in ("e2e_request_latency_seconds_count", "output_tokens_total")]
     run, generation, _ = started(lab, *roles, request={"max_tokens": 20, "elapsed": 100.0}, slow_client="Pause")
     run.generations.remove(generation)

@@ -26,7 +26,6 @@ class Process:
     url: str
 
     def peak(self) -> int:
-        """Bytes of memory it has had at most."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 

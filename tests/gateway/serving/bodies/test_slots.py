@@ -6,7 +6,6 @@ import random
 import pytest
 from starlette.requests import Request
 
-from legato_gateway.errors import Overloaded
 from legato_gateway.serving.bodies import reading
 from legato_gateway.serving.bodies.budget import SMALL, BodyBudget
 from legato_gateway.serving.bodies.slots import PACE, VERY_LARGE, LargeBodySlots
@@ -137,33 +136,6 @@ async def test_a_slot_waits_for_its_client_as_long_as_the_pace_allows_and_is_kep
     await passed(1.5 * PATIENCE)
     assert gateway.whole == [whole]
     await gateway.cancel("first")
-    await gateway.end()
-
-
-@pytest.mark.parametrize(("pause", "burst"), [(3.0, 1), (3.0, 3), (None, 1), (None, 3)])
-@pytest.mark.parametrize("announces", [False, True])
-async def test_a_large_body_waits_for_none_of_many_slow_ones_which_are_read_all_the_time(pause, burst, announces):
-    gateway = Gateway(prepared=True)
-    slow = [f"slow {number}" for number in range(60)]
-    gateway.start(*slow, pieces=1000, pause=pause, burst=burst, announces=announces)
-    await passed()
-    gateway.start("other", pieces=100, announces=announces)
-    await passed(0.5)
-    assert gateway.whole == ["other"]
-    await passed(9.0)
-    assert {gateway.read.count(name) for name in slow} == {burst + (3 if pause else 0)}
-    await gateway.cancel(*slow)
-    await gateway.end()
-
-
-async def test_one_that_finds_no_room_gives_its_slot_back():
-    gateway = Gateway(1, limit=8 * len(PIECE))
-    gateway.start("stuck", pieces=6, pause=None)
-    gateway.start("large", pieces=10)
-    await passed()
-    with pytest.raises(Overloaded):
-        await gateway.tasks.pop("large")
-    await gateway.cancel("stuck")
     await gateway.end()
 
 
