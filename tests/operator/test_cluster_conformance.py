@@ -43,7 +43,6 @@ CLUSTERS = {"local": _local, "kubernetes": _kubernetes}
 
 @pytest.fixture(params=sorted(CLUSTERS))
 async def cluster(request):
-    """Each of the clusters."""
     async with CLUSTERS[request.param](request) as opened:
         yield opened
 

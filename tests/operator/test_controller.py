@@ -256,15 +256,6 @@ async def test_service_that_is_made_again_during_its_last_pass_or_later_is_looke
         await passes.until(lambda: passes.done == ["good"] * 3)
 
 
-async def test_wakes_before_the_run_and_after_it_are_nobodys():
-    passes = Passes()
-    async with _running(passes) as (controller, task):
-        task.cancel()
-        await asyncio.wait((task,))
-        controller.wake(GOOD)
-        assert not passes.done
-
-
 @pytest.mark.parametrize("turns", range(4))
 async def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
     """The cancel comes this many iterations of the loop after the wake."""

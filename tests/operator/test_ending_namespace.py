@@ -24,7 +24,6 @@ class Ending:
         self.finalizers = None
 
     async def state(self, address, tokens, tls=None):
-        """No worker answers."""
         return
 
     async def get(self, ref):

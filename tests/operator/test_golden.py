@@ -28,7 +28,6 @@ stored = functools.cache(lambda case: golden.Golden(case).stored())
 
 @pytest.mark.parametrize("case", golden.CASES)
 def test_objects_are_those_stored(case):
-    """`scripts/golden` writes them again."""
     assert golden.Golden(case).text() == golden.Golden(case).file.read_text()
 
 
@@ -89,7 +88,6 @@ def test_processes_accept_what_they_are_started_with(case):
 
 
 def _containers(objects):
-    """Every container that runs `legato`."""
     for item in objects:
         spec = item.get("spec", {})
         pod = spec["template"]["spec"] if item["kind"] == "Deployment" else spec
@@ -150,7 +148,6 @@ def _created(answer):
 
 
 def _moved(item, namespace):
-    """The same object in another namespace."""
     moved = {**item, "metadata": {**item["metadata"], "namespace": namespace}}
     if "subjects" in moved:
         moved["subjects"] = [{**subject, "namespace": namespace} for subject in moved["subjects"]]

@@ -39,7 +39,6 @@ def test_missing_claim_is_told_and_no_pod_starts(build):
 
 
 def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
-    """Also where a rollout may take workers away."""
     pods = [_pod("prefill"), _pod("decode"), _pod("gateway", revision="")]
     item = build(model=CLAIM, rollout={"maxSurge": 0, "maxUnavailable": 1})
     assert "Pod" in {action.item["kind"] for action in actions(plan(observed(item, pods=pods), PLACEMENT), Apply)}

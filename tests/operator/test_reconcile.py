@@ -68,38 +68,6 @@ async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
     assert len(f.starts("demo-decode-0")) == 2
 
 
-async def test_old_workers_serve_on_until_a_manifest_that_crashes_is_set_back_or_mended(f, build):
-    """Set back, it leaves them as they are."""
-    f.steer("argument", "crash", "333")
-    await f.apply(build())
-    await f.wait(lambda: _settled(f))
-    before = await _workers(f)
-    await f.apply(build(engine={"chunkTokens": 333}))
-    await f.wait(lambda: f.condition("Progressing"), ("False", "RolloutFailed"))
-    assert await f.is_ready()
-    assert before.items() <= (await _workers(f)).items()
-    assert await f.ready("prefill") | await f.ready("decode") == set(before)
-    assert "cannot work with 333" in (await f.conditions())["Progressing"]["message"]
-    await f.apply(build())
-    await f.wait(lambda: _settled(f))
-    assert await _workers(f) == before
-    await f.apply(build(engine={"chunkTokens": 333}))
-    await f.wait(lambda: f.condition("Progressing"), ("False", "RolloutFailed"))
-    await f.apply(build(engine={"chunkTokens": 256}))
-    await f.wait(lambda: _settled(f))
-    assert {_flag(pod, "--chunk-tokens") for pod in (await _workers(f)).values()} == {"256"}
-
-
-async def _settled(f):
-    return await f.is_ready() and await f.condition("Progressing") == ("False", "UpToDate")
-
-
-async def _workers(f):
-    """Every worker as it was made."""
-    pods = {**await f.pods("prefill"), **await f.pods("decode")}
-    return {name: {"uid": pod["metadata"]["uid"], "spec": pod["spec"]} for name, pod in pods.items()}
-
-
 def _flag(pod, name):
     command = pod["spec"]["containers"][0]["command"]
     return command[command.index(name) + 1]

@@ -37,7 +37,6 @@ PARSER = main.parser()
 
 @functools.cache
 def _changed(path: str) -> resources.InferenceService:
-    """The service with that field changed."""
     return service_of(with_field(base_for(path), path, CHANGES[path]))
 
 
@@ -80,7 +79,6 @@ def _failed(rolling: Observed) -> Observed:
 
 
 def _pools(service: resources.InferenceService, *desired: int) -> tuple[Any, ...]:
-    """The pools' objects, with `spec.replicas` or without."""
     made = [pool.worker_pool(service, role) for role in ("prefill", "decode")]
     extras = [{"replicas": count} for count in desired] or [{}, {}]
     return tuple(

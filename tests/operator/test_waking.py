@@ -67,13 +67,11 @@ def gateways():
 
 @pytest.fixture
 def woken():
-    """Times and services of wakes."""
     return []
 
 
 @pytest.fixture
 async def waker(gateways, woken):
-    """A waker that runs."""
     loop, made = asyncio.get_running_loop(), DemandWaker(gateways, SystemClock())
     task = asyncio.create_task(made.run(lambda service: woken.append((loop.time(), service))))
     await asyncio.sleep(0)
@@ -105,7 +103,6 @@ async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(
 
 
 async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(waker, gateways, build):
-    """An older one, or one that is gone."""
 
     async def changes(address, tokens, seen, tls=None):
         gateways.asked[address] += 1
@@ -225,8 +222,3 @@ async def test_polls_go_on_unless_each_gateway_reports_every_change(waker, gatew
     assert not waker.follow(DEMO, _observed(build, pods, decode=1), idle=idle)
     await asyncio.sleep(60)
     assert not gateways.waiting
-
-
-async def test_without_a_run_nothing_is_waited_for(gateways, build):
-    waker = DemandWaker(gateways, SystemClock())
-    assert not waker.follow(DEMO, _observed(build, [_reporting()], decode=1), idle=True)

@@ -36,7 +36,6 @@ FILLED_IN = {
 
 
 def test_files_are_made_from_the_types():
-    """`scripts/crds` writes them again."""
     assert {file.name: file.read_text() for file in CRDS.glob("*.yaml")} == crd.files()
 
 

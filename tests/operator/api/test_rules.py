@@ -324,7 +324,6 @@ def _pages(kind, size):
 
 
 def _gpus(prefill, decode, *, kind="limits", **more):
-    """The number of GPUs that each worker requests."""
     given = {"prefill": prefill, "decode": decode}
     return {role: {"resources": {kind: {GPU: count}}} for role, count in given.items() if count is not None} | more
 

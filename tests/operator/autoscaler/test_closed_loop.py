@@ -79,7 +79,6 @@ def test_a_step_of_long_answers_is_answered_within_five_seconds_and_by_decode_al
 
 
 def test_a_constant_load_by_chance_grows_decode_no_more_than_it_needs():
-    """Poisson arrivals: busy seconds are no step."""
     rng, at, arrivals = random.Random(1), 0.0, []
     while (at := at + rng.expovariate(1.0)) < 1800.0:
         arrivals.append(Arrival(at, 64, 400))

@@ -95,23 +95,6 @@ def test_of_workers_that_differ_the_median_counts_by_what_they_decode_in_a_secon
     assert _coming(_traffic(), decoder(), slow, small).numbers["rows"] == pytest.approx(FULL / 2)
 
 
-def test_a_worker_whose_blocks_are_all_in_quarantine_says_nothing_of_the_others():
-    locked = decoder("decode-1", blocks=Blocks(0, 0, 0, quarantined=1000))
-    assert _coming(_traffic(), locked) is None
-    assert _coming(_traffic(), locked, decoder()).numbers["rows"] == pytest.approx(FULL)
-
-
-def test_prompts_are_as_long_as_the_last_ones():
-    """Answers of 2,000 tokens came before, and no longer do."""
-    traffic = _traffic(arrivals=(*prompts(64, 64), *prompts(500, 2000)))
-    assert _coming(traffic).numbers["rows"] == pytest.approx(FULL)
-
-
-@pytest.mark.parametrize("requests", [0, 1, 2])
-def test_one_or_two_requests_are_no_step(requests):
-    assert _coming(_traffic(requests)) is None
-
-
 @pytest.mark.parametrize("missing", [{"output": None}, {"recent": (), "newest": ()}])
 def test_nothing_is_said_while_nothing_has_ended_or_arrives(missing):
     assert _coming(_traffic(**missing)) is None

@@ -271,7 +271,6 @@ def test_a_gap_without_decisions_begins_the_window_anew():
 
 
 def test_a_pool_beyond_its_bound_shrinks_though_signals_are_missing_and_says_why():
-    """The bound was lowered."""
     silent, sizes = Signals((prefiller(sample_age=None), decoder()), NO_TRAFFIC), {"prefill": 4, "decode": 1}
     made = _decide(silent, sizes, scaling={"prefill": {"min": 1, "max": 2}})["prefill"]
     assert (made.desired, made.reason, made.capped_by) == (2, decision.WITHIN_BOUNDS, "scaling.prefill.max")

@@ -18,7 +18,6 @@ def report(gateway="g0", requests=0, uptime=1e6, outputs=(), head_wait=None):
 
 
 def arrived(window, seconds=60.0):
-    """In how many seconds how many requests."""
     span, counts = window.last(seconds)
     assert all(lengths.tokens == 100 * lengths.requests for lengths in counts.arrivals())
     return span, sum(lengths.requests for lengths in counts.arrivals())
@@ -115,11 +114,3 @@ def test_the_wait_of_the_head_is_summed_by_cause():
     window.add([report("a", head_wait={"prefill": 5.0}), report("b")], 0.0)
     window.add([report("a", head_wait={"prefill": 6.0}), report("b", head_wait={"credits": 0.5})], 2.0)
     assert window.last(60.0)[1].head_wait == {"prefill": 1.0, "credits": 0.5}
-
-
-@pytest.mark.parametrize("lengths", [(10,), (10, 10, 10)])
-def test_equal_answers_deviate_by_nothing(lengths):
-    window = DemandWindow(0.0)
-    window.add([report()], 0.0)
-    window.add([report(outputs=lengths)], 2.0)
-    assert (window.last(60.0)[1].output().mean, window.last(60.0)[1].output().deviation) == (10.0, 0.0)

@@ -1,7 +1,7 @@
 """Prompts that decode workers compute: whose demand they are, by example."""
 
 import pytest
-from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, spec
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
@@ -66,16 +66,6 @@ def test_prompts_that_decode_workers_help_with_are_the_prefill_pools_backlog(dec
     made = _decide(Signals((prefiller(), *decoders), arriving(60, 2000)))["prefill"]
     terms = [term for term in made.terms if term.reason == decision.BACKLOG]
     assert [term.numbers["backlogTokens"] for term in terms] == ([] if backlog is None else [backlog])
-
-
-@pytest.mark.parametrize(("leaving", "backlog"), [(decoder, 50_000), (prefiller, 150_000)])
-def test_nor_is_it_taken_for_an_oversized_prompt_that_a_worker_which_leaves_has(leaving, backlog):
-    """One prompt of 100,000 tokens takes too long by itself: it is in the queue unless a prefill worker leaves with
-    it."""
-    gone = leaving("leaving", draining=True, queue_tokens=100_000, waiting=9, prompt_tokens=0)
-    traffic = arriving(60, 2000, waiting=prompts(1, 100_000))
-    made = _decide(Signals((prefiller(queue_tokens=150_000), decoder(), gone), traffic))["prefill"]
-    assert _term(made, decision.BACKLOG).numbers["backlogTokens"] == backlog
 
 
 def test_unified_workers_compute_preempted_sequences_beside_prompts():

@@ -80,12 +80,6 @@ def test_while_there_is_no_prefill_worker_those_that_prefill_instead_count():
     assert TTFT in _unmet(known, slo={"ttft": "1ms"})["prefill"]
 
 
-def test_one_worker_whose_fit_is_off_says_nothing_of_the_others():
-    slow = decoder("decode-2", decode_cost=DecodeCost(1.0, 0.0))
-    known = Signals((prefiller(), decoder(), decoder("decode-1"), slow), NO_TRAFFIC)
-    assert not _unmet(known)["decode"]
-
-
 def test_nothing_is_told_before_anything_was_measured():
     known = Signals((prefiller(prefill_cost=None), decoder(decode_cost=None)), NO_TRAFFIC)
     assert _unmet(known, slo={"ttft": "1ms", "tpot": "1ms"}) == {"prefill": {}, "decode": {}}

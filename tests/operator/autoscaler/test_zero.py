@@ -56,7 +56,6 @@ def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(id
 
 
 def _idle_but(traffic=NO_TRAFFIC, prefill=None, **decode):
-    """Signals of an idle service but for these."""
     return Signals((prefiller(**prefill or {}), decoder(**decode)), traffic)
 
 
@@ -86,17 +85,9 @@ def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known, curre
 
 @pytest.mark.parametrize(("age", "size"), [(1799.0, 1), (1800.0, 0)])
 def test_a_worker_that_starts_stays_until_it_has_served_or_had_its_time(age, size):
-    """Whoever asked for it may have left meanwhile."""
     starting = decoder(ready=False, sample_age=None, start_seconds=None, age=age)
     made = _until(1000.0, Signals((starting,), NO_TRAFFIC), {"prefill": 0, "decode": 1})
     assert made.pools["decode"].desired == size
-
-
-@pytest.mark.parametrize("leaving", [True, False])
-def test_one_that_leaves_before_it_was_ready_does_not_count(leaving):
-    starting = decoder("decode-1", ready=False, draining=leaving, sample_age=None, start_seconds=None, age=5.0)
-    made = _until(1000.0, Signals((decoder(), starting), NO_TRAFFIC), {"prefill": 0, "decode": 1})
-    assert made.pools["decode"].desired == (0 if leaving else 1)
 
 
 @pytest.mark.parametrize("silent", [Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), Signals((), None)])
@@ -158,13 +149,6 @@ def test_zero_stays_zero_and_only_a_silent_gateway_is_missing(known, missing):
     assert _wishes(made) == NONE
     assert {bool(each.missing) for each in made.pools.values()} == {missing}
     assert missing or made.pools["decode"].change == "grows with the first request"
-
-
-@pytest.mark.parametrize(("current", "after"), [(ONE, ONE), (NONE, NONE)])
-def test_an_operator_that_starts_anew_waits_for_idle_after_again_and_zero_stays_zero(current, after):
-    known = EMPTY if current == NONE else IDLE
-    assert _wishes(decide(known, {}, _spec(), current, 1e6)) == after
-    assert _wishes(_until(1e6 + 300.0, known, current, since=1e6)) == NONE
 
 
 def test_unified_workers_go_to_zero_and_come_back():

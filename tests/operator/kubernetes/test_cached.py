@@ -60,7 +60,6 @@ async def _text(cached):
 
 @pytest.fixture
 def trusted():
-    """True if watches can be relied on."""
     return True
 
 
@@ -174,7 +173,6 @@ async def test_object_that_lost_its_label_is_no_longer_known(cached, store):
 
 @pytest.mark.parametrize("trusted", [True, False])
 async def test_first_status_is_known_to_be_the_first_unless_watches_cannot_be_relied_on(server, cached, trusted):
-    """It replaces everything that somebody else wrote."""
     uid = (await cached.create(_item("a"), "one"))["metadata"]["uid"]
     for each in (uid, uid, None):
         await cached.patch_status(A, {"seen": len(server.first)}, each)

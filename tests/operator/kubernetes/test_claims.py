@@ -81,7 +81,6 @@ async def test_namespace_that_is_ending_is_not_let_alone(s, build):
 
 
 async def _ready(operator):
-    """The status, and whether another release is named."""
     answer = await operator.get("/readyz")
     return answer.status_code, "managed by another release" in answer.text
 

@@ -71,13 +71,6 @@ async def test_a_service_on_kubernetes_is_shown_scaled_and_given_another_token(s
     await s.wait(has_next)
 
 
-@pytest.mark.parametrize("command", ["status", "rotate-token", "explain scaling"])
-async def test_missing_service_is_named(s, legato, command):
-    code, _, err = await legato(*command.split(), "-n", s.name, "--service", "other")
-    said = f"legato {command.split()[0]}: there is no InferenceService other in namespace {s.name}\n"
-    assert (code, err) == (1, said)
-
-
 def _scaling():
     known = Signals((prefiller(queue_tokens=10**6), decoder(running=9, blocks=None)), arriving(600, 2000))
     made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools

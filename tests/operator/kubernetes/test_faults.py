@@ -78,28 +78,6 @@ async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mende
     await s.wait(lambda: len(expired), len(WATCHED))
 
 
-async def test_leader_whose_lease_was_taken_does_and_reports_nothing_until_it_has_it_again(s, build):
-    ready = {"service": "demo", "type": "Ready", "status": "True"}
-    async with s.operator("one") as one:
-        await s.make(build())
-        await s.wait(lambda: one.metric("condition", **ready), 1)
-        await s.wait(lambda: one.metric("pool_ready_replicas", pool="decode"), 1)
-        await s.hold_lease(holderIdentity="other", leaseDurationSeconds=3600)
-        await s.wait(lambda: one.metric("leader"), 0)
-        await s.wait(lambda: one.metric("condition"), 0)
-        passes = await one.metric("reconciles_total", result="done")
-        events = await one.metric("watch_events_total", kind="PodDisruptionBudget")
-        await s.cluster.delete(s.ref("demo-decode", "PodDisruptionBudget"))
-        await s.wait(lambda: one.exceeds(events, "watch_events_total", kind="PodDisruptionBudget"))
-        assert await one.metric("reconciles_total", result="done") == passes
-        assert not await s.exists("PodDisruptionBudget", "demo-decode")
-        await s.hold_lease(leaseDurationSeconds=1)
-        await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
-        await s.wait(lambda: one.metric("condition", **ready), 1)
-        await s.cluster.delete(s.ref())
-        await s.wait(lambda: one.metric("condition"), 0)
-
-
 async def test_killed_api_server_is_survived(own, space, build):
     async with space(own) as s, s.operator() as one:
         await s.serve(build())

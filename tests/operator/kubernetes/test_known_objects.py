@@ -27,7 +27,6 @@ def _version(known, key=KEY):
 
 
 def told(version, *, gone=False, **item):
-    """A watch's word."""
     return lambda known: known.report(_item(version, **item), gone=gone)
 
 
@@ -52,12 +51,10 @@ def listed(at, *versions):
 
 
 def forgotten(known):
-    """Watches begin anew."""
     known.forget()
 
 
 def _do(known, steps):
-    """The outcome of the last step."""
     outcome = None
     for step in steps:
         outcome = step(known)
@@ -134,15 +131,13 @@ def test_no_end_is_remembered_for_longer_than_it_is_needed(steps):
     assert not known._ends
 
 
-def _names(items):
-    return [item["metadata"]["name"] for item in items]
-
-
 def test_all_that_was_missed_is_named():
     known = KnownObjects()
     known.report(_item(1), gone=False)
     known.audit(ObjectList((_item(2), _item(3, "b", "2")), 3))
-    assert _names(known.audit(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed) == ["a", "b"]
+    assert [
+        item["metadata"]["name"] for item in known.audit(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed
+    ] == ["a", "b"]
 
 
 def test_ends_that_no_watch_told_of_are_missed_once_and_forgotten():

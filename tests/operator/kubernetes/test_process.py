@@ -54,10 +54,3 @@ def test_wrong_setting_is_refused_by_its_name(flags, named, monkeypatch, capsys)
         code = stopped.code
     assert code == 2
     assert named in capsys.readouterr().err
-
-
-def test_missing_kubeconfig_is_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert main.main(["operator", *IMAGES, "--lease-namespace=x"]) == 2
-    assert "kubeconfig" in capsys.readouterr().err

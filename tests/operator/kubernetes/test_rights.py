@@ -83,7 +83,6 @@ def test_the_operator_has_exactly_these_rights(tools, account, namespace, rights
 
 
 def _rights(tools, account, namespace):
-    """The rights that not every account has."""
     return {what: verbs for what, verbs in tools.rights(account, namespace).items() if EVERYBODY.get(what) != verbs}
 
 

@@ -6,7 +6,7 @@ import pytest
 import release
 import yaml
 
-from legato_operator.cluster import Ref, uid_of
+from legato_operator.cluster import uid_of
 from legato_operator.observing import ownership
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,21 +33,6 @@ async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(
         await s.wait(lambda: _is_counted(s, 2))
 
 
-async def test_budget_is_counted_again_when_a_rollout_has_ended(s, operator, build):
-    """Its old worker is marked and leaves; nothing changes afterwards."""
-    service = {"scaling": EXTERNAL | {"decode": {"min": 1, "max": 1}}}
-    await s.serve(build(**service))
-    await s.wait(lambda: _allows(s, 1))
-    s.kubelet.busy["demo-decode-0"] = 1
-    await s.make(build(**service, engine={"chunkTokens": 256}))
-    await s.wait(lambda: "demo-decode-0" in s.kubelet.drained)
-    await s.wait(lambda: _allows(s, 1))
-    s.kubelet.busy.clear()
-    await s.wait(s.is_settled)
-    assert list(await s.pods("decode")) == ["demo-decode-1"]
-    await s.wait(lambda: _allows(s, 1))
-
-
 @pytest.mark.parametrize("cascade", ["Background", "Foreground", "Orphan"])
 async def test_workers_of_a_deleted_pool_serve_on_and_leave_as_in_a_scale_down(s, operator, build, cascade):
     """The operator makes the pool again, with its smallest size, and gives it the workers."""
@@ -67,7 +52,6 @@ async def test_workers_of_a_deleted_pool_serve_on_and_leave_as_in_a_scale_down(s
 
 
 def _documented(page):
-    """The HPA of a page."""
     (text,) = [block for block in (DOCS / page).read_text().split("```") if "kind: HorizontalPodAutoscaler" in block]
     return yaml.safe_load(text.removeprefix("yaml\n"))
 
@@ -110,14 +94,6 @@ async def _has(s, workers):
 
 async def _has_workers(s, count):
     return len(await s.pods("decode")) == count
-
-
-async def _allows(s, disruptions):
-    """True if the budget allows that many disruptions, counted after its last change."""
-    found = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "demo-decode"))
-    status = found.get("status", {})
-    current = status.get("observedGeneration") == found["metadata"]["generation"]
-    return current and status["disruptionsAllowed"] == disruptions
 
 
 async def _controllers(s):

@@ -1,11 +1,8 @@
 """An API server that asks to be left alone is left alone for as long as it says, by every call."""
 
 import asyncio
-import gc
-import threading
 
 import pytest
-import waiting
 from aiohttp import web
 from answering_server import serving
 from kubernetes.client import Configuration
@@ -90,28 +87,3 @@ async def test_server_that_stays_busy_is_an_error(server, cluster, sleeps):
 )
 def test_pause_is_the_one_that_the_answer_names_within_reason(named, seconds):
     assert retry_after({"Retry-After": named} if named else {}) == seconds
-
-
-async def test_a_call_whose_caller_is_cancelled_twice_leaves_no_exception_behind(server):
-    begun, goes_on, unheard = threading.Event(), threading.Event(), []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-
-    def fail():
-        begun.set()
-        goes_on.wait(30)
-        raise Throttled("busy", 1.0)
-
-    async with serving(server) as address:
-        cluster = KubernetesCluster(connection.client(Configuration(host=f"http://{address}")), threads=1)
-        call = asyncio.create_task(cluster._in_thread(fail))
-        await waiting.until(begun.is_set)
-        for _ in range(2):
-            call.cancel()
-            await asyncio.sleep(0)
-        await asyncio.wait((call,))
-        del call  # whose traceback keeps the future
-        goes_on.set()
-        await cluster._in_thread(str)  # after `fail`, in the only thread
-        cluster.close()
-    gc.collect()  # asyncio reports an exception when its future goes
-    assert not unheard

@@ -134,6 +134,5 @@ async def _bind(s, name, labels):
 
 
 async def _bindings(s):
-    """The role of each binding of the namespace."""
     found = (await s.cluster.list("RoleBinding", s.name)).items
     return {item["metadata"]["name"]: item["roleRef"]["name"] for item in found}

@@ -80,21 +80,6 @@ async def test_templates_of_workers_are_accepted_as_pods_are(s, operator, build)
     assert (worker["resources"]["claims"], sidecar["env"]) == (claims, TWICE["env"])
 
 
-async def test_service_without_its_secret_starts_when_that_is_made(s, operator, build):
-    await s.make(build(model={"source": {"huggingFace": HUB | {"tokenSecret": "hub"}}}))
-    await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))
-    assert await s.message() == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
-    await s.make(build(internalTLS=PERMISSIVE), "sealed")
-    await s.wait(lambda: s.condition("Ready", "sealed"), ("False", "NotFound"))
-    assert await s.message(name="sealed") == "spec.internalTLS.secret: Secret x not found"
-    await s.wait(lambda: s.has_warning("NotFound"))
-    assert not await s.pods("decode")
-    assert not await s.exists("Deployment", "demo-gateway")
-    item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
-    assert (await s.call("POST", "secrets", item))[0] == 201
-    await s.wait(s.ready)
-
-
 async def test_strict_tls_is_reached_and_left_by_way_of_permissive(s, build):
     """Pods with and without TLS could not reach each other while one takes the place of the other."""
     await s.make(build())

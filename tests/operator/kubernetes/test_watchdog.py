@@ -78,7 +78,6 @@ async def dog(around):
 
 @pytest.fixture
 def audits(around, dog):
-    """Waits for a number of further audits."""
 
     async def wait(count):
         wanted = around.audits + count
@@ -110,7 +109,6 @@ async def test_watches_that_stay_deaf_are_a_complaint(around, dog, audits):
 
 
 async def test_api_server_that_is_away_is_not_a_complaint(around, dog, audits):
-    """A fresh process could not reach it either."""
     around.away = True
     await audits(5)
     assert dog.complaint() == ""

@@ -20,7 +20,6 @@ PROGRAM = (sys.executable, "-SE", str(Path(__file__).parents[1] / "fake_legato.p
 
 @pytest.fixture
 async def f(fakes):
-    """A local cluster that nobody reconciles."""
     async with fakes(reconciled=False) as opened:
         yield opened
 
@@ -126,7 +125,6 @@ def test_backoff_doubles_and_starts_over_after_a_healthy_run():
     ],
 )
 async def test_log_lines_carry_the_name_of_their_pod_unless_they_are_hidden(hidden, output, lines, last):
-    """Hidden ones still are last words."""
     printed, stream = [], asyncio.StreamReader()
     stream.feed_data(output)
     stream.feed_eof()

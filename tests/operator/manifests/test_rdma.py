@@ -45,7 +45,6 @@ def test_a_template_has_the_last_word(build):
     ],
 )
 def test_huge_pages_need_cpu_or_memory_beside_them(build, resources, more, told):
-    """Otherwise Kubernetes refuses the pods."""
     pools = {role: {"resources": resources} for role in ("prefill", "decode")}
     spec = _service(build, {"hugePages": {"memory": "2Mi"}}, **pools, **more).spec
     assert [path for path, _ in checks.unavailable(spec, in_containers=True)] == told

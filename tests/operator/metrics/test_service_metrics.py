@@ -21,7 +21,6 @@ def _status(desired=3, ready=1, **pool):
 
 
 def _told(metrics, name):
-    """Values by the labels beside namespace and service."""
     registry = CollectorRegistry()
     registry.register(metrics)
     samples = [s for family in registry.collect() for s in family.samples if s.name == f"legato_operator_{name}"]
@@ -44,15 +43,6 @@ def test_a_service_s_pools_conditions_and_objectives(build):
     assert [_told(metrics, name) for name in names] == [{("decode",): value} for value in (3, 3, 2, 1)]
     assert _told(metrics, "condition") == {("Ready", "True", "AllReady"): 1}
     assert _told(metrics, "objective_seconds") == {("ttft",): 2.0, ("tpot",): 0.05}
-
-
-def test_a_status_of_conditions_alone_leaves_the_rest(build):
-    """As it is written when a pass fails."""
-    metrics = _metrics(build)
-    stalled = _status()["conditions"][0] | {"type": "Progressing", "status": "False", "reason": "APIRefused"}
-    metrics.record_status(DEMO, {"conditions": [stalled]})
-    assert _told(metrics, "condition") == {("Progressing", "False", "APIRefused"): 1}
-    assert _told(metrics, "pool_replicas") == {("decode",): 2}
 
 
 def test_what_was_decided(build):

@@ -23,7 +23,6 @@ SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, True)}
 
 
 async def _all(client, address):
-    """Results of all requests that there are."""
     if isinstance(client, HttpGateways):
         return await client.report(address, TOKENS), await client.changes(address, TOKENS, "")
     return tuple([await call(address, TOKENS) for call in (client.state, client.drain, client.recall)])
@@ -185,7 +184,6 @@ async def test_a_gateway_is_waited_for_longer_than_it_is_asked():
 
 
 async def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
-    """Their slots are not those of reports."""
 
     async def answer(request):
         if "wait" in request.query:

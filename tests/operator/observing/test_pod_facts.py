@@ -41,7 +41,6 @@ def _downloading(name):
 
 
 def _changed(ready, since, *states):
-    """Readiness that changed then, and states of containers."""
     return _condition("Ready", ready, lastTransitionTime=since) | _containers(*({"state": state} for state in states))
 
 

@@ -8,7 +8,6 @@ from planned import actions, observed, pod, report
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, placement
 from legato_operator.manifests.pods import adapters, gateway, worker
-from legato_operator.observing import worker_api
 from legato_operator.observing.observed import AdapterState, WorkerState
 from legato_operator.planning import checks
 from legato_operator.planning.actions import Apply, Delete
@@ -185,13 +184,6 @@ def test_nobody_waits_for_pods_on_their_way_out(service, leaving):
     assert (condition["status"], condition["reason"]) == ("True", conditions.ALL_READY)
 
 
-def test_a_service_without_adapters_says_nothing_of_them_any_more(service):
-    known = {"type": conditions.ADAPTERS_READY, "status": "True", "reason": "AllReady", "message": ""}
-    status = {"conditions": [known | {"lastTransitionTime": "1970-01-01T00:00:00Z"}]}
-    condition, _ = _condition(service(), status=status)
-    assert condition == {}
-
-
 def test_the_list_is_applied_and_goes_when_no_adapter_is_left(service):
     adapted = service(CLAIM)
     _, made = _condition(adapted)
@@ -200,10 +192,3 @@ def test_the_list_is_applied_and_goes_when_no_adapter_is_left(service):
     live = {**item, "metadata": {**item["metadata"], "uid": "list"}}
     _, made = _condition(service(), objects=(live,))
     assert [action.ref.name for action in actions(made, Delete)] == ["demo-adapters"]
-
-
-def test_the_report_of_a_worker_is_read():
-    reported = {"list": "a1", "offered": {"sql": "digest"}, "problems": {"law": "why"}, "loaded": []}
-    state = worker_api._read({"draining": False, "stopping": False, "adapters": reported})
-    assert state.adapters == AdapterState("a1", frozenset({"sql"}), {"law": "why"})
-    assert worker_api._read({"draining": False}).adapters is None

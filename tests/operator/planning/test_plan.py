@@ -9,7 +9,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, placement, pool
 from legato_operator.manifests.pods import gateway, worker
 from legato_operator.observing.observed import Pod, WorkerState
-from legato_operator.planning.actions import Apply, Delete, DrainWorker, SetToken
+from legato_operator.planning.actions import Apply, Delete, DrainWorker
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
@@ -23,7 +23,6 @@ def _observed(item, pods=(), desired=None, **changes):
 
 
 def _pool(service, role, desired):
-    """A pool's object as it lives, with `spec.replicas`."""
     owner = common.service_object(service, "uid")
     made = common.signed(common.owned(pool.worker_pool(service, role), owner))
     metadata = {**made["metadata"], "uid": f"uid-{role}", "generation": 1}
@@ -62,17 +61,6 @@ def _deleted(made):
 
 def _created(made):
     return {a.item["metadata"]["name"] for a in actions(made, Apply) if "spec" in a.item and a.item["kind"] == "Pod"}
-
-
-def test_first_pass_makes_everything(build):
-    """Workers follow as soon as their pools exist, which own them."""
-    made = plan(_observed(build(), has_token=False), PLACEMENT)
-    assert actions(made, SetToken)
-    assert _created(made) == {"demo-gateway-0"}
-    desired = {a.item["spec"]["replicas"] for a in actions(made, Apply) if "replicas" in a.item.get("spec", {})}
-    assert desired == {1}
-    made = plan(_observed(build(), desired=SETTLED), PLACEMENT)
-    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
 
 
 def test_replicas_beyond_the_bounds_are_capped(build):
@@ -160,13 +148,6 @@ def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(b
     assert "DecodeReady" not in {c["type"] for c in told.status["conditions"]}
 
 
-def test_transition_time_changes_only_with_the_status(build):
-    first = _plan(build(), _running(build()))
-    second = _plan(build(), _running(build())[1:], status=first.status, timestamp="2026-02-02T00:00:00Z")
-    assert condition(second, "GatewayReady")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-    assert condition(second, "DecodeReady")["lastTransitionTime"] == "2026-02-02T00:00:00Z"
-
-
 @pytest.mark.parametrize("required", [False, True])
 def test_missing_transport_is_reported_and_with_required_not_ready(build, required):
     item = build(transfer={"transport": "TCP", "required": required})
@@ -185,18 +166,6 @@ def test_workers_that_compute_without_compiled_kernels_are_reported(build):
     assert kernels["message"] == "demo-decode-0: head_dim 20 is not a multiple of 16"
     before = [each["type"] for each in _plan(build(), _running(build())).status["conditions"]]
     assert "KernelsReady" not in before
-
-
-def test_pools_have_the_limits_of_their_smallest_worker(build):
-    item = build(scaling={"decode": {"min": 2}})
-    sizes = {"demo-decode-0": (8192, 128), "demo-decode-1": (4096, 192), "demo-decode-2": (0, 0)}
-    workers = [
-        _worker(item, name, "decode", state=WorkerState(0, False, "ucx:tcp", max_length=length, max_running=running))
-        for name, (length, running) in sizes.items()
-    ]
-    pools = _plan(item, [*workers, *_running(item)[1:]]).status["pools"]
-    assert (pools["decode"]["maxLength"], pools["decode"]["maxRunning"]) == (4096, 128)
-    assert "maxLength" not in pools["prefill"]
 
 
 def test_requests_that_are_retried_after_failures_are_reported(build):
@@ -276,7 +245,6 @@ def test_workers_of_one_machine_share_its_memory(build, prefill, share):
     [(1, (), "4"), (1, ("0",), "4"), (1, ("0", "1"), "2"), (1, ("0", "1", "2"), "2"), (0, ("0", "1"), "4")],
 )
 def test_workers_of_one_machine_that_ask_for_gpus_compute_on_them_and_share_them(build, limits, gpus, share):
-    """Others compute on the CPU."""
     asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}} if limits else {}
     pools = {"prefill": asked, "decode": asked, "scaling": {role: {"min": 2} for role in SETTLED}}
     for role in SETTLED:

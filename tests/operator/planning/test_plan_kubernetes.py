@@ -94,7 +94,6 @@ def test_settled_service_costs_no_writes(build, tls, scheme):
 
 @pytest.mark.parametrize("change", [{"allowedOrigins": ["https://a.example"]}, {"defaultDeadline": "1m"}])
 def test_an_edit_of_gateways_is_under_way_from_the_pass_that_applies_it(build, change):
-    """Somebody else's addition to a Deployment is not."""
     made = _plan(build(gateway=change), _living(build()), generation=2)
     assert _named(made) == ["demo-gateway"]
     assert _progressing(made) == ("True", conditions.ROLLING_OUT)
@@ -446,7 +445,6 @@ def test_gateway_that_cannot_come_up_is_taken_back_with_its_pools(build):
 
 
 def test_gateway_that_fails_alone_goes_back_alone(build):
-    """An edit that changes nothing of the workers."""
     rollout = {"autoRollback": True}
     before, after = build(rollout=rollout), build(rollout=rollout, gateway={"defaultDeadline": "7s"})
     objects = _applied(_plan(after, _living(before), _pods(before)), _living(before))

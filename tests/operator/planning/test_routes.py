@@ -8,7 +8,6 @@ from planned import actions, observed
 from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 from legato_operator.manifests import placement, route
-from legato_operator.planning import routes
 from legato_operator.planning.actions import Apply, Delete, PatchStatus
 from legato_operator.planning.plan import plan
 
@@ -127,7 +126,6 @@ def test_the_condition_says_what_gateways_say(build, parents, reason, told):
 
 
 def test_a_route_whose_parents_somebody_removed_waits_and_gets_them_again(build):
-    """The API has them as an optional field."""
     item = build(gateway=BOTH)
     live = _live(observed(item, **AT), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
     for spec in ({"hostnames": HTTP_ROUTE["hostnames"]}, {"parentRefs": None}, {"parentRefs": []}):
@@ -146,18 +144,6 @@ def test_a_host_that_an_older_service_has_is_told(build):
     found = conditions.find(plan(observed(item, objects=live, hosts_taken=taken, **AT), PLACEMENT).status, "RouteReady")
     assert (found["status"], found["reason"]) == ("False", "HostConflict")
     assert "a.example.com is also a host of the older service other/first" in found["message"]
-
-
-def test_a_new_route_is_looked_at_often_for_a_minute(build):
-    """Nothing tells of it. One that nobody takes up costs no more than a settled service."""
-    item = build(gateway={"ingress": INGRESS})
-    waits = observed(item, objects=_live(observed(item, **AT)), **AT)
-    assert routes.recheck_after(waits, 30.0) == 2.0
-    status = {"conditions": plan(waits, PLACEMENT).status["conditions"]}
-    assert routes.recheck_after(dataclasses.replace(waits, status=status, now=1059.0), 30.0) == 2.0
-    assert routes.recheck_after(dataclasses.replace(waits, status=status, now=1061.0), 30.0) == 30.0
-    taken = _live(observed(item, **AT), Ingress=ADDRESS)
-    assert routes.recheck_after(dataclasses.replace(waits, objects=taken), 30.0) == 30.0
 
 
 def test_one_machine_has_no_routes(build):

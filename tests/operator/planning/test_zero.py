@@ -38,11 +38,6 @@ def _workers(world):
     return [pod for pod in world.pods.values() if pod.pool in POOLS]
 
 
-def _moves(world):
-    """Actions of this pass on pods."""
-    return [*actions(world.made, Delete), *(each for each in actions(world.made, Apply) if "spec" in each.item)]
-
-
 def test_a_service_whose_workers_are_all_gone_is_ready_and_at_rest():
     world = _at_zero()
     assert not _workers(world)
@@ -58,7 +53,6 @@ def test_a_service_whose_workers_are_all_gone_is_ready_and_at_rest():
 
 
 def test_it_stays_ready_while_its_first_worker_starts():
-    """Gateways hold requests as before."""
     world = _at_zero()
     _scaled(world, 0, 1)
     world.look()
@@ -116,7 +110,6 @@ def test_a_service_whose_last_decode_worker_died_is_not_ready():
 
 @pytest.mark.parametrize("prefill", [0, 1])
 def test_a_prefill_pool_that_may_be_empty_does_not_decide_whether_the_service_is_ready(prefill):
-    """Decode workers prefill meanwhile."""
     world = _world()
     _scaled(world, 0, 1)
     world.settle()
@@ -151,4 +144,5 @@ def test_a_request_that_comes_while_the_last_worker_drains_takes_it_back():
     _scaled(world, 1, 1)
     world.look()
     assert not world.pods[decoder.name].on_its_way_out
-    assert not _moves(world)
+    assert not actions(world.made, Delete)
+    assert not any("spec" in each.item for each in actions(world.made, Apply))

@@ -82,7 +82,6 @@ def test_empty_pool_gets_as_many_as_the_ratio_needs_or_none(build, budget, sizes
 
 @st.composite
 def _specs(draw):
-    """A spec that the rules accept."""
     least = {"prefill": draw(st.integers(0, 3)), "decode": draw(st.integers(0, 3))}
     bounds = [(n, n + draw(st.integers(role == "decode" and n == 0, 6))) for role, n in least.items()]
     ratios = {name: draw(st.integers(1, 4)) for name in ("maxPrefillPerDecode", "maxDecodePerPrefill")}

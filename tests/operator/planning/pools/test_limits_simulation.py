@@ -26,13 +26,8 @@ def _targets(world):
 
 
 def _scaling(budget, least=(1, 1), most=(9, 9), ratios=(4, 4)):
-    """`spec.scaling` as `World` takes it."""
     bounds = {pool: {"min": low, "max": high} for pool, low, high in zip(POOLS, least, most, strict=True)}
     return {"gpuBudget": budget, "maxPrefillPerDecode": ratios[0], "maxDecodePerPrefill": ratios[1], **bounds}
-
-
-def _starts(action):
-    return isinstance(action, Apply) and action.item["kind"] == "Pod" and "spec" in action.item
 
 
 def _going(world, pods):
@@ -56,7 +51,7 @@ def _checked_look(world, broken_off=None):
     for action in world.steps(broken_off):
         assert _gpus(world) <= max(budget, held)
         sizes = {pool: len(_workers(world, pool)) for pool in POOLS}
-        if not _starts(action):
+        if not (isinstance(action, Apply) and action.item["kind"] == "Pod" and "spec" in action.item):
             continue
         started = world.pods[action.item["metadata"]["name"]]
         pool, revision = started.pool, started.revision
@@ -84,7 +79,6 @@ def _spare(world):
 
 
 def _disturb(world, data):
-    """Something happens to a pod."""
     events = [(world.come_up, pod) for pod in world.starting()] + [(world.go, pod) for pod in world.going()]
     events += [(world.crash, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
     events += [(world.work, pod) for pool in POOLS for pod in world.ready(pool)[:1]]

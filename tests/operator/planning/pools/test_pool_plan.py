@@ -49,10 +49,6 @@ def _template(build, chunk, role="decode"):
     return worker.template(parsing.read_service(build(engine={"chunkTokens": chunk})), role, PLACEMENT)
 
 
-def _revision(build, chunk, role="decode"):
-    return common.revision_of(_template(build, chunk, role))
-
-
 def _revisions(build, good, role="decode", failure=None):
     return Revisions(_template(build, NEW, role), _template(build, good, role) if good else None, failure)
 
@@ -63,13 +59,14 @@ def _pod(chunk, ready=True, busy=0, role="decode", **more):
     def make(build, name, created):
         state = WorkerState(busy, False, "ucx:tcp") if ready else None
         given = {"leaving": False, "address": "127.0.0.1:1", "tls": TLS, "state": state} | more
-        return Pod(name, f"uid-{name}", role, _revision(build, chunk, role), created, ready, **given)
+        return Pod(
+            name, f"uid-{name}", role, common.revision_of(_template(build, chunk, role)), created, ready, **given
+        )
 
     return make
 
 
 def _chunks(made):
-    """The revisions of what is started."""
     commands = [action.item["spec"]["containers"][0]["command"] for action in made.start]
     return [int(command[command.index("--chunk-tokens") + 1]) for command in commands]
 
@@ -119,7 +116,6 @@ def test_a_worker_of_no_use_is_deleted_and_takes_room_until_it_is_gone(planned):
 
 
 def test_what_is_left_to_do_is_counted(planned):
-    """Whoever is lost is waited for by nobody."""
     lost, leaving = {"leaving": True, "lost": True}, {"draining_since": 999.0}
     gone = leaving | {"leaving": True}
     made = planned(_pod(NEW), _pod(NEW, **gone), _pod(GOOD, **leaving), _pod(GOOD), _pod(GOOD, ready=False, **lost))
@@ -156,7 +152,6 @@ def test_there_is_a_way_back_with_old_workers_or_a_good_revision(build, pods, go
 
 
 def test_without_surge_prefill_gives_workers_up_first(build):
-    """Decode workers can prefill themselves."""
     observed = _observed(build, (0, 1), [_pod(GOOD), _pod(GOOD, role="prefill")])
     found = {role: _revisions(build, GOOD, role) for role in ("prefill", "decode")}
     at = pool_plan.pool_rollouts(observed, found, dict.fromkeys(found, PoolTarget(1)))
@@ -197,7 +192,6 @@ def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, tar
 
 
 def _failures(made):
-    """Failure annotations of the workers that are started."""
     return [a.item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES) for a in made.start]
 
 
@@ -259,7 +253,6 @@ def test_recall_needs_no_surge_and_tells_again_until_the_mark_is_gone(planned):
 
 
 def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before_another_starts(planned):
-    """Last, since nobody knows what it holds."""
     made = planned(_pod(NEW), _draining(state=None), _draining(busy=0), target=3)
     assert (_recalled(made), made.start, made.leave) == (["demo-decode-2", "demo-decode-1"], (), ())
 

@@ -35,7 +35,6 @@ class Service:
         return observed(self.item, objects, self.pods.values(), **changes)
 
     def step(self, by):
-        """One pass of an operator; the plan."""
         made = plan(self.observed(), by)
         for action in actions(made, object):
             self._carry_out(action)
@@ -43,7 +42,6 @@ class Service:
         return made
 
     def settle(self, by, passes=40):
-        """Until nothing is left to do."""
         for _ in range(passes):
             before = copy.deepcopy((self.objects, self.pods))
             self.step(by)
@@ -86,7 +84,6 @@ class Service:
         self.made_with[name] = item["spec"]["containers"][0].get("image")  # none on one machine
 
     def images(self):
-        """By role, of what runs."""
         front = self.objects["Deployment", "demo-gateway"]["spec"]["template"]["spec"]["containers"][0]["image"]
         return {**{each.pool: self.made_with[each.name] for each in self.pods.values()}, "gateway": front}
 
@@ -211,7 +208,6 @@ def test_a_failure_in_the_turn_is_told(settled):
 
 
 def test_templates_that_do_not_tell_their_manifest_wait_where_nothing_moves(settled, build):
-    """An older operator stored such templates."""
     for (kind, _), item in settled.objects.items():
         if kind == "ControllerRevision":
             item["metadata"]["annotations"].pop(common.ANNOTATION_MADE_FROM, None)
@@ -244,7 +240,6 @@ def test_at_zero_the_turn_is_over_with_the_gateway(build):
 
 
 def test_on_one_machine_nothing_waits(build):
-    """Its processes have no operator but this one."""
     service, here, later = Service(build()), placement.local(("legato",)), placement.local(("legato", "later"))
     service.settle(here)
     service.settle(later)
