@@ -9,7 +9,7 @@ from simulation_results import result, sample
 
 from legato_operator.api import parsing, rules
 from legato_operator.api.resources import Spec
-from legato_simulator.manifest_tuning import Choice, ManifestTuning, Trial, tune
+from legato_simulator.manifest_tuning import Choice, tune
 from legato_simulator.report import tuning_text
 from legato_simulator.workload.workload import Workload
 
@@ -103,31 +103,12 @@ def test_on_several_workloads_the_worst_attainment_and_all_hours_count():
     assert "None reaches 95%" in tuning_text.text(made)
 
 
-def test_processes_find_what_one_finds():
-    assert _tune(DAYS, jobs=2) == _tune(DAYS)
-
-
-def test_unified_workers_have_one_pool():
-    trials = _tune(prefill={"max": 0}).trials
-    assert {len(trial.choice.bounds) for trial in trials} == {1}
-
-
 def test_the_lines_to_set_are_those_of_the_choice():
     choice = Choice((("prefill", 2, 5), ("decode", 1, 3)), 300.0)
     head = "apiVersion: serving.legato.dev/v1alpha1\nkind: InferenceService\nmetadata: {name: a}\n"
     source = "  model: {source: {builtin: smollm2-135m-instruct}}\n"
     text = f"{head}{tuning_text.lines(choice)}\n{source}"
     assert parsing.parse(text).spec.scaling == choice.spec(spec(scaling=BOUNDS)).scaling
-
-
-def _tuned(*figures):
-    made = [result(attainment=attainment, gpu_hours=hours) for attainment, hours in figures]
-    return ManifestTuning(tuple(Trial(Choice((("decode", 1, i),), 60.0), (each,)) for i, each in enumerate(made)))
-
-
-def test_more_than_the_attainment_is_not_paid_for():
-    assert _tuned((0.90, 1.0), (0.96, 2.0), (0.99, 3.0)).best.gpu_hours == 2.0
-    assert _tuned((0.80, 1.0), (0.90, 2.0)).best.attainment == 0.90
 
 
 def test_table_and_plot_have_every_choice_once_and_the_chosen_one_stands_out():

@@ -14,12 +14,12 @@ from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.clairvoyant import Clairvoyant, plan
 from legato_simulator.baselines.concurrency import Concurrency
 from legato_simulator.baselines.dynamo import Dynamo
-from legato_simulator.baselines.fixed import UNIFIED, Fixed
+from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
 from legato_simulator.baselines.llm_d import GRADUAL, LlmD
 from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.baselines.schedule import Schedule, expected
-from legato_simulator.baselines.search_context import SearchContext, spread
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.scaler import Observation
 from legato_simulator.workload.synthetic import SyntheticTraffic, named
 from legato_simulator.workload.workload import Arrival, Workload
@@ -182,11 +182,6 @@ def test_sizes_of_a_horizontal_pod_autoscaler(case):
     assert [hpa.size(now, workers, metric, 10) for now, workers, metric, _ in steps] == [size for *_, size in steps]
 
 
-def test_the_unified_grid_has_one_axis():
-    (grid,) = UNIFIED.grids(SearchContext(None, None, 1.0, 0.1, {"decode": 3}, 64))
-    assert (grid.prefill, grid.decode) == ((0,), (3, 2, 1))
-
-
 def test_a_schedule_counts_requests_by_period():
     arrivals = tuple(Arrival(at, 1, 1) for at in (0, 10, 599, 600, 1900))
     assert expected(Workload("w", arrivals)) == (3 / 600, 1 / 600, 0, 1 / 600)
@@ -222,10 +217,6 @@ def test_pairs_count_the_tokens_before():
     """4 tokens after 10: 4 × (10 + 2.5) pairs."""
     step = StepTimes(per_step=1, per_row=0, per_context=0, per_token=0, per_pair=0.5)
     assert _ground(Arrival(0, 1, 1), step=step).prefill_seconds(4, 10) == pytest.approx(1 + 0.5 * 50)
-
-
-def test_spread_is_geometric():
-    assert spread(1, 8, 4) == pytest.approx((1, 2, 4, 8))
 
 
 MIXED = dataclasses.replace(

@@ -11,7 +11,7 @@ from simulation_results import result
 from legato_simulator.baselines import tuning
 from legato_simulator.baselines.baseline import Baseline, Grid, Settings
 from legato_simulator.baselines.fixed import Fixed
-from legato_simulator.baselines.tuning import best, reaches, tune
+from legato_simulator.baselines.tuning import best, tune
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,3 @@ def test_search_finds_what_the_whole_grid_has(decode_for):
 def test_every_grid_is_searched():
     made = _tune(Need((1, 1)), Grid((2.0,), (2.0,), Fixed), Grid((1.0,), (1.0,), Fixed))
     assert (made.settings, made.runs) == (Settings(1, 1, Fixed), 2)
-
-
-@pytest.mark.parametrize(("attainment", "enough"), [(0.9499, False), (0.95, True)])
-def test_attainment_is_95_percent(attainment, enough):
-    assert reaches(result(attainment=attainment)) is enough

@@ -8,14 +8,12 @@ from budget import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from known_signals import spec
-from simulated_service import KIND, ONE, SteadyScaler, engine, profile, serve, steady, workload
+from simulated_service import KIND, SteadyScaler, engine, profile, serve, steady, workload
 
-from legato_simulator.baselines.fixed import Fixed
-from legato_simulator.engine.engine import RunSettings
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.scaler import LegatoScaler
-from legato_simulator.simulator import ENGINES, ServiceSimulator
+from legato_simulator.simulator import ENGINES
 from legato_simulator.workload.workload import Arrival
 
 BOTH, FLUID, SCHEDULER = tuple(ENGINES), ("fluid",), ("scheduler",)
@@ -99,13 +97,6 @@ def test_requests_wait_at_most_until_their_deadline(kind):
     assert result.refused > 0
     assert result.finished + result.refused == result.offered
     assert result.ttft.p99 < 10
-
-
-def test_the_deadline_is_that_of_the_next_token(kind):
-    """The whole answer takes 10 s."""
-    impatient = spec(gateway={"defaultDeadline": "6s"})
-    _, result, _ = serve(Arrival(1.0, 100, 1001), spec=impatient, kind=kind)
-    assert (result.finished, result.refused) == (1, 0)
 
 
 def _one_leaves(kind, *arrivals, **given):
@@ -197,11 +188,6 @@ def test_prompts_that_wait_for_prefill_need_no_decode_worker_in_either():
     assert most[0]["decode"] == 1
 
 
-@pytest.mark.parametrize(("fields", "slots"), [({}, 384), ({"maxRunning": 100}, 100)])
-def test_workers_run_as_many_sequences_as_a_worker_with_the_profile(fields, slots):
-    assert RunSettings(spec(engine=fields), workload([]), profile(kv_tokens=200_000)).kind().slots == slots
-
-
 def test_where_all_slots_are_taken_a_first_token_waits_for_one_in_both():
     """As many as a worker has slots begin at the same time, and all others when these have ended."""
     latest = []
@@ -225,15 +211,6 @@ def test_prompts_go_to_where_their_prefix_is_being_computed():
     assert sorted(cached) == [0, (2048 + 4 * 512) // 16]
 
 
-def test_there_was_no_traffic_before_the_beginning():
-    """Requests of the first seconds are a rate over a whole window, not a burst."""
-    serve(*steady(6.0, each=1.0), scaler=(watching := _WatchingScaler(prefill=1, decode=1)), kind="scheduler")
-    seen = watching.seen[2]
-    assert seen.now == 4.0
-    assert seen.signals.traffic.seconds >= 60
-    assert sum(lengths.requests for lengths in seen.signals.traffic.arrivals) == 4
-
-
 def test_the_autoscaler_learns_of_prompts_that_a_decode_worker_computes():
     """For 6 s, which is seen every 2 s."""
     watching = _WatchingScaler(prefill=0, decode=1)
@@ -242,15 +219,6 @@ def test_the_autoscaler_learns_of_prompts_that_a_decode_worker_computes():
     busy = [each for each in workers if (each.prompts, each.prompt_tokens, each.queue_tokens) != (0, 0, 0)]
     assert len(busy) == 3
     assert all(each.prompts == 1 and 0 < each.prompt_tokens == each.queue_tokens for each in busy)
-
-
-@pytest.mark.parametrize(
-    ("requested", "chunks", "tokens"), [({}, "Auto", 256), ({"nvidia.com/gpu": 1}, "Auto", 2048), ({}, 64, 64)]
-)
-def test_chunks_suit_what_pools_request_unless_given(requested, chunks, tokens):
-    resources = {"resources": {"requests": requested, "limits": requested}}
-    service = spec(prefill=resources, engine={"chunkTokens": chunks})
-    assert engine(workload([]), ONE, spec=service).kind.chunk_tokens == tokens
 
 
 @pytest.mark.parametrize(("again", "prompts"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
@@ -274,16 +242,6 @@ def test_a_worker_serves_once_it_has_started_and_costs_gpu_hours_from_creation_t
     assert (ready[144.0], ready[146.0]) == (1, 2)
     assert next(sample.at for sample in result.timeline if sample.desired["prefill"] == 2) == 100.0
     assert result.gpu_hours * 3600 == pytest.approx(2 * 300 + 102)
-
-
-def test_a_unified_service_has_one_pool_as_large_as_both():
-    service = spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}})
-    simulator, load = ServiceSimulator(service, profile(), start=70.0), workload(steady(10))
-    context, unified = simulator.search_context(load), simulator.unified()
-    assert context.most == {"prefill": 3, "decode": 5}
-    assert context.profile.start_seconds == 70.0, "baselines that plan ahead know the start time that was asked for"
-    assert unified.search_context(load).most == {"decode": 8}
-    assert unified.simulate(load, Fixed(0, 8)).timeline[-1].ready == {"decode": 2}
 
 
 def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():

@@ -10,7 +10,7 @@ from recordings import BEGIN, recorded_round, write
 
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import Blocks, OutputLengths, Signals, Traffic
-from legato_simulator.replay import recording, replay_text, signal_round
+from legato_simulator.replay import recording, signal_round
 from legato_simulator.replay import replay as replaying
 from legato_simulator.replay.recording import RecordingError
 from legato_simulator.replay.replay import UnusableReplay, replay
@@ -21,7 +21,6 @@ BLIND = Signals((prefiller(), decoder()), None)
 
 
 def _quiet_then_busy(after=10, end=20, prefill=4):
-    """Rounds of an autoscaler whose pool grew immediately."""
     before = [recorded_round(2 * i, QUIET) for i in range(after)]
     return before + [recorded_round(2 * i, BUSY, prefill=1 if i == after else prefill) for i in range(after, end)]
 
@@ -133,16 +132,6 @@ def test_a_long_recording_keeps_a_bounded_timeline(monkeypatch):
     times = [moment.recorded.at for moment in found.timeline]
     assert len(times) <= 10
     assert {after - before for before, after in itertools.pairwise(times)} == {256.0}
-
-
-def test_one_round_takes_no_time_and_is_described_in_the_singular():
-    found = replay([recorded_round(0, BLIND)], spec())
-    assert (found.seconds, found.gpu_hours, found.pools["prefill"].differs) == (0, 0, 0)
-    assert replay_text.about(found).startswith("prod/chat: 1 round in 0:00:00, from ")
-    assert replay_text.about(found).endswith("; in 1 round traffic was not known")
-    two = replay_text.about(dataclasses.replace(found, rounds=2, blind=2, gaps=((8.0, 68.0),)))
-    assert "2 rounds in" in two
-    assert two.endswith("; 1 gap, the longest 0:01:00, not counted; in 2 rounds traffic was not known")
 
 
 def _rounds(*times, **changes):

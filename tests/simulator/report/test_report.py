@@ -50,7 +50,6 @@ def _comparison(*workloads):
 
 
 def _page(**changes):
-    """The report of one result."""
     return report.html(Comparison((Entry(result(**changes)),)), "T")
 
 
@@ -66,13 +65,6 @@ def test_every_result_and_every_plot_of_every_workload_is_there():
     figures = re.findall(r"<b>([^<]*)</b> <span class=\"unit\">([^<]+)<", page)
     assert [name for name, _ in figures] == plots * 2
     assert page == report.html(_comparison("steady", "step"), "T")
-
-
-def test_the_first_scaler_is_plotted_with_the_best_baseline():
-    """`dynamo` has 96 % and the fewest hours of those that reach 95 %: `clairvoyant` is not a baseline."""
-    page, best = report.html(_comparison("steady"), "T"), _comparison("steady").best("steady")
-    assert f'<i class="two"></i>{best.name}</li>' in page
-    assert '<i class="two"></i>clairvoyant' not in page
 
 
 def test_a_single_result_is_a_report_too():

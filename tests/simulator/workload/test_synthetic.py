@@ -70,22 +70,6 @@ def test_step_is_five_times_as_much_and_a_burst_comes_after_long_idleness():
     assert len(arrivals) - burst < 0.1 * burst
 
 
-def test_superposed_day_rises_and_falls():
-    arrivals = synthetic.superposed(RECORDED, 1, copies=20, day=400, least=0.0).arrivals
-    night, noon = (sum(low <= a.at < low + 100 for a in arrivals) for low in (0, 150))
-    assert noon > 3 * night
-    assert arrivals[-1].at < 400
-
-
-def test_superposed_copies_begin_evenly_and_share_no_prefixes_with_each_other():
-    """With nothing thinned, each moment has a request of each copy, and each prompt's second block occurs once."""
-    arrivals = synthetic.superposed(RECORDED, 1, copies=2, day=100, least=1.0).arrivals
-    assert len(arrivals) == 200
-    assert len({a.blocks[1] for a in arrivals}) == 200
-    assert [a.at for a in arrivals] == [i // 2 for i in range(200)]
-    assert (arrivals[0].prompt, arrivals[1].prompt) == (1000, 1050)
-
-
 @pytest.mark.parametrize(
     ("name", "trace", "message"),
     [

@@ -23,7 +23,6 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads a trace of these lines."""
 
     def run(*lines, end="\n"):
         (tmp_path / "some.trace").write_bytes("".join(line + end for line in lines).encode())
@@ -118,13 +117,6 @@ def test_a_time_far_from_the_first_is_refused_with_its_limit(read, late):
     with pytest.raises(TraceError, match=r":2: .* s after the first request; a trace takes at most 2678400 s"):
         read(MOONCAKE, MOONCAKE.replace("500", late))
     assert len(read(MOONCAKE, MOONCAKE.replace("500", "2678400500")).arrivals) == 2
-
-
-def test_requests_come_one_by_one(tmp_path):
-    """A reader of the first requests meets no error of later lines, and keeps no later ones."""
-    path = tmp_path / "broken"
-    path.write_text(f"{MOONCAKE}\nbroken\n")
-    assert next(traces.arrivals(path)).prompt == 600
 
 
 @random_cases

@@ -23,7 +23,6 @@ def _worker(pool, number=0, created=-100.0):
 
 
 def _workers(pools):
-    """One for each letter, numbered."""
     return [_worker({"p": "prefill", "d": "decode"}[letter], number) for number, letter in enumerate(pools)]
 
 
@@ -154,7 +153,6 @@ def test_a_prompt_waits_for_room_to_decode(lengths, queued):
 
 @pytest.mark.parametrize("missing", ["decode", "prefill"])
 def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
-    """With `Wait`, decode workers do not prefill."""
     workers = [_worker("prefill" if missing == "decode" else "decode"), _worker(missing, 1, created=-28.8)]
     bounds = {"prefill": {"min": 1, "max": 4}}
     dispatcher = _dispatcher(*workers, routing={"whenPrefillUnavailable": "Wait"}, scaling=bounds)
