@@ -66,7 +66,6 @@ def unharmed(services: list[Service], expected: dict[str, str], namespace: Names
 
 
 def images(service: Service) -> dict[str, set[str]]:
-    """Returns the images of each role's pods."""
     return {
         role: {str(pod["spec"]["containers"][0]["image"]) for pod in service.found(role)}
         for role in ("gateway", "prefill", "decode")

@@ -18,17 +18,12 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def _prose(page: Path) -> str:
-    """A page without its fences."""
-    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_every_link_leads_to_a_file_and_a_heading_and_every_fence_is_closed(page):
     assert len(re.findall(r"^```", page.read_text(), re.MULTILINE)) % 2 == 0
     for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
         assert (page.parent / path).resolve().is_relative_to(ROOT), f"{path} is outside of the repository"
-    text = _prose(page)
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE):
         if "://" in target:
             continue
@@ -44,11 +39,6 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def _told(page: str) -> set[str]:
-    """The first cells of a page's tables."""
-    return set(re.findall(r"^\| `(\w+)` \|", (DOCS / page).read_text(), re.MULTILINE))
-
-
 def test_troubleshooting_names_metrics_and_error_codes_that_exist():
     text = (DOCS / "troubleshooting.md").read_text()
     for named, page in (
@@ -56,4 +46,4 @@ def test_troubleshooting_names_metrics_and_error_codes_that_exist():
         (re.findall(r"\d{3} `(\w+)`", text), "errors.md"),
     ):
         assert named
-        assert set(named) <= _told(page)
+        assert set(named) <= set(re.findall(r"^\| `(\w+)` \|", (DOCS / page).read_text(), re.MULTILINE))

@@ -22,7 +22,6 @@ def enforced(space: Namespace) -> None:
 
 @pytest.fixture(scope="module")
 def hosts(service: Service) -> dict[str, str]:
-    """The address of one pod of each role."""
     return {role: service.found(role)[0]["status"]["podIP"] for role in ROLES}
 
 

@@ -20,10 +20,6 @@ def of(pod: Object) -> str:
     return str(pod["spec"].get("nodeName", ""))
 
 
-def name_of(node: Object) -> str:
-    return str(node["metadata"]["name"])
-
-
 def on_reserved() -> Object:
     """Returns the part of a pod's `spec` by which it runs on reserved nodes."""
     return {"nodeSelector": {RESERVED: "yes"}, "tolerations": [{"key": RESERVED, "operator": "Exists"}]}
@@ -38,7 +34,7 @@ def _set_gpus(node: str, count: int | None) -> None:
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
     """Reserves nodes where there are enough, and gives the others GPUs; afterwards they are as before."""
-    workers = [name_of(node) for node in kube.items("nodes") if _takes_workers(node)]
+    workers = [str(node["metadata"]["name"]) for node in kube.items("nodes") if _takes_workers(node)]
     enough = len(workers) > RESERVED_NODES and "LEGATO_E2E_CUDA" not in os.environ
     reserved = workers[-RESERVED_NODES:] if enough else []
     for node in reserved:

@@ -26,7 +26,6 @@ def pods(release: object) -> Object:
 
 @pytest.fixture
 def spread(settled: Service) -> Service:
-    """Pods of every role on both nodes."""
     for role in ROLES:
         one, other = settled.found(role)
         if nodes.of(one) == nodes.of(other):

@@ -28,7 +28,6 @@ def _rules(kind: str = "alert") -> list[dict[str, Any]]:
 
 
 def _queries() -> Iterator[tuple[str, str]]:
-    """Every query and where it is from."""
     for rule in (*_rules(), *_rules("record")):
         yield rule.get("alert") or rule["record"], rule["expr"]
     yield "_helpers.tpl", (CHART / "templates" / "_helpers.tpl").read_text().split("legato.operatorAlerts")[1]

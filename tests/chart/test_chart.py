@@ -37,7 +37,6 @@ def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @functools.cache  # reading the CRDs takes most of a test's time
 def render(*arguments: str, release: str = "legato") -> list[Object]:
-    """Every object of a release in legato-system."""
     done = helm("template", release, str(CHART), "--namespace", "legato-system", *arguments)
     assert done.returncode == 0, done.stderr
     return [item for item in yaml.load_all(done.stdout, Loader) if item]
@@ -182,16 +181,6 @@ def test_monitors_are_made_where_wanted_and_possible():
     assert {name: groups[name] for name in written} == written
 
 
-def test_alerts_link_to_their_part_of_the_runbook_where_that_is_published():
-    url = "https://docs.example.com/runbook/"
-    values = f"monitoring.prometheusRule.enabled=true,monitoring.prometheusRule.runbookUrl={url}"
-    (rule,) = of_kind(render("--set", values, *PROMETHEUS), "PrometheusRule").values()
-    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
-    assert len(alerts) > 10
-    for alert in alerts:
-        assert alert["annotations"]["runbook_url"] == f"{url}#{alert['alert'].lower()}"
-
-
 def test_metrics_have_the_labels_that_alerts_join_by():
     """The operator's own `namespace` is that of the service it tells of."""
     monitors = of_kind(render("--set", "monitoring.podMonitor.enabled=true", *PROMETHEUS), "PodMonitor")
@@ -290,7 +279,6 @@ def _paths(schema: Object, values: Any, path: str = "") -> list[str]:
 
 
 def test_every_value_that_is_allowed_is_shown():
-    """`global` is Helm's own."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert _paths(schema, yaml.safe_load((CHART / "values.yaml").read_text())) == ["global"]
 

@@ -79,7 +79,6 @@ def test_the_extra_follows_from_the_command_and_its_missing_package(command, mis
 
 @pytest.fixture
 def lacking(monkeypatch):
-    """Makes `legato doctor` fail to import a module."""
 
     def lack(module):
         def run(_):
@@ -143,7 +142,6 @@ def test_a_process_whose_parent_is_gone_ends_immediately(command, legato, monkey
 
 @pytest.mark.parametrize("command", [("completion", "bash"), ("validate", "-o", "json", str(up.QUICKSTART))])
 def test_a_command_whose_output_nobody_reads_ends_quietly(command):
-    """As behind `| head`."""
     process = subprocess.Popen([sys.executable, "-m", "legato_cli.main", *command], stdout=PIPE, stderr=PIPE)
     process.stdout.close()
     assert (process.communicate()[1], process.returncode) == (b"", 141)

@@ -14,10 +14,7 @@ from legato_cli.bench import arguments, burst, client, load, matrix, profile, re
 from legato_cli.bench.burst import BurstPhase, ScalingWatch
 from legato_cli.bench.client import Record
 from legato_cli.bench.matrix import Arrivals
-from legato_cli.bench.state_watch import StateWatch
 from legato_cli.bench.workload import WorkloadRequest
-from legato_cli.errors import ServiceUnavailable
-from legato_cli.services import asking
 from legato_engine.runner.profile import StepTimes
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
@@ -55,11 +52,6 @@ def test_a_mooncake_trace_keeps_its_sharing_when_scaled(tmp_path):
     assert len(b.prompt) == 150
     assert a.prompt[:51] == b.prompt[:51]
     assert a.prompt[51:102] != b.prompt[51:102]
-
-
-def test_no_request_of_a_trace_is_none_and_no_fault(tmp_path):
-    """As for `--warmup 0`."""
-    assert workload.trace(tmp_path / "any.csv", 0, 4096, 1.0, TOKENS, 0) == []
 
 
 async def test_a_closed_loop_keeps_its_concurrency():
@@ -218,11 +210,6 @@ def test_costs_that_nobody_measured_are_not_written(workers, said):
         profile.of_workers(workers, "a test")
 
 
-async def test_without_a_service_there_is_no_profile():
-    with pytest.raises(ValueError, match="no profile: no service is running"):
-        await profile.read(None, None)
-
-
 @pytest.mark.parametrize("context", [16, 300, 4096])
 def test_loads_of_a_profile_fit_the_context_and_repeat_nothing(context):
     requests = [request for _, _, each in profile.loads(context, TOKENS, 1) for request in each]
@@ -279,18 +266,6 @@ async def test_only_changes_of_this_time_are_listed_below_their_phase_with_their
     assert "fittingWork 150" in text
     assert "  +59 s  prefill 1 -> 3" in text.partition("1 req/s for 30 s:")[2]
     assert text.count("prefill 1 -> 3") == 2
-
-
-async def test_a_load_is_not_lost_where_the_autoscaler_cannot_be_read():
-    def ask():
-        raise ServiceUnavailable("no service is running")
-
-    async def loaded():
-        return load.LoadRun([], 1.0)
-
-    watch = ScalingWatch(ask, BEGAN)
-    assert (await burst.watched(watch, loaded())).seconds == 1.0
-    assert list(burst.lines(watch, PHASES)) == ["the autoscaler's changes are not known: no service is running"]
 
 
 async def _token(request):
@@ -353,13 +328,6 @@ def test_a_request_that_misses_an_objective_is_counted_by_what_took_longest(reco
     assert (made.missed, made.summary.requests, made.met) == (missed, 2, not missed)
 
 
-def test_a_request_that_was_cut_too_early_to_be_judged_counts_in_nothing():
-    (cell,) = matrix.cells([10], [2], ["greedy"], [Arrivals(concurrency=1)], "m", [])
-    made = matrix.judge(cell, load.LoadRun([GOOD, Record(10, 2.5, cut=3.0)], 3.0), SLO, None)
-    assert (made.summary.requests, made.kept, made.queue_ms, made.preemptions) == (1, 1.0, None, None)
-    assert matrix.judge(cell, load.LoadRun([LATE], 3.0), SLO, None).missed == {"first token": 1}
-
-
 def test_the_envelope_of_a_shape_ends_where_one_of_its_arrivals_misses_the_objectives():
     arrivals = [Arrivals(rate=rate) for rate in (1.0, 2.0, 4.0)]
     cells = matrix.cells([10], [2], ["greedy", "sampled"], arrivals, "m", ["a1", "a2"])
@@ -375,18 +343,6 @@ def test_the_envelope_of_a_shape_ends_where_one_of_its_arrivals_misses_the_objec
         + "; ".join(f"{rate} req/s: 0% kept, queue 1" for rate in (1, 2, 4))
         + " |",
     ]
-
-
-async def test_the_last_stage_before_its_end_is_known_of_a_request():
-    states = [[{"requests": [_route("queued")]}], [{"requests": [_route(queue=1.0)]}]]
-
-    async def read():
-        return states.pop(0)
-
-    watch = StateWatch(read)
-    await watch.poll()
-    await watch.poll()
-    assert watch.routes == {"a": _route("queued", queue=1.0)}
 
 
 def _matrix_server(full):
@@ -429,36 +385,6 @@ async def test_a_matrix_has_cells_for_the_adapters_and_counts_refusals_without_f
     assert "objectives: TTFT 9 s, TPOT 70 ms" in err
     assert "queue and preemptions are not known: no gateway" in err
     assert "none of them | 200 req/s: 50% kept, refused (queue_full) 2 |" in out
-
-
-def test_a_matrix_asks_for_objectives_outside_of_its_event_loop(legato, monkeypatch):
-    """A service on Kubernetes is asked in an event loop of its own, and such loops cannot be nested."""
-
-    def ask(*_):
-        asyncio.run(asyncio.sleep(0))
-        return {"status": {"slo": {"ttft": "1h"}}}
-
-    monkeypatch.setattr(asking, "ask", ask)
-    code, _, err = legato("bench", "--matrix", "--namespace", "n", "--service", "s")
-    assert (code, "must be longer than the objective for the first token (3600 s)" in err) == (2, True)
-
-
-async def test_a_matrix_that_is_interrupted_shows_the_cells_that_it_has(tmp_path, legato, monkeypatch):
-    answer, _ = _matrix_server(full=4)
-    judge, judged, file = matrix.judge, [], tmp_path / "found.json"
-
-    def interrupted(*given):
-        if judged:
-            raise KeyboardInterrupt
-        judged.append(judge(*given))
-        return judged[0]
-
-    monkeypatch.setattr(matrix, "judge", interrupted)
-    async with serving(answer) as address:
-        command = ("bench", "--url", f"http://{address}", *MATRIX, "--json", file)
-        code, out, _ = await asyncio.to_thread(legato, *command)
-    assert (code, len(json.loads(file.read_text())["cells"])) == (130, 1)
-    assert "| 64 | 1 | greedy | none | 200 req/s |" in out
 
 
 def test_every_sampling_of_the_command_line_has_parameters():

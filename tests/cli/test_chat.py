@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(90)  # a hang is a failure, a busy machine is n
 
 @pytest.fixture
 async def gateway():
-    """One behind the answers of a `legato up`."""
     fake = FakeGateway()
     async with serving(fake.answer) as address:
         target = UITarget((ControlTarget("g0", address),), "secret", {})
@@ -33,7 +32,6 @@ async def gateway():
 
 @pytest.fixture
 def piped(gateway, legato, monkeypatch):
-    """Asks what comes through a pipe."""
 
     async def run(question, *arguments):
         monkeypatch.setattr(sys, "stdin", io.StringIO(question))

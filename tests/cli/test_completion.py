@@ -22,7 +22,6 @@ def script(legato, tmp_path_factory):
 
 
 def _completed(script, folder, *words):
-    """Bash's offers for the last of these words."""
     program = (
         'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; '
         'function=$(complete -p legato | sed "s/.*-F \\([^ ]*\\).*/\\1/"); '

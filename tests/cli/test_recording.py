@@ -1,7 +1,6 @@
 """Recordings: rounds as the operator would decide from, written one after the other into files of bounded size."""
 
 import asyncio
-import dataclasses
 import errno
 import json
 
@@ -40,11 +39,6 @@ def test_a_round_comes_back_as_it_was(known):
     made = recorded_round(0, known)
     assert _back(made) == made
     assert b"\n" not in signal_round.encode(made)
-
-
-def test_unknown_traffic_comes_back_as_unknown():
-    made = recorded_round(0, Signals(KNOWN.workers, None), reasons={"prefill": "Arrivals"})
-    assert _back(made) == made
 
 
 def _broken(path, value):
@@ -150,20 +144,6 @@ async def test_a_gateway_that_is_not_reached_is_silent_and_not_idle(reached, ask
     assert service.gateways.asked == asked
 
 
-async def test_numbers_below_zero_by_rounding_are_zero():
-    class Rounded:
-        async def signals(self, observed):
-            return Signals((), dataclasses.replace(NO_TRAFFIC, head_wait={"prefill": -1e-17}))
-
-        def forget(self, uid):
-            return
-
-    service = _Service()
-    service.reader._source = Rounded()
-    (made,) = await service.read((0, 0))
-    assert _back(made).signals.traffic.head_wait == {"prefill": 0.0}
-
-
 @pytest.mark.parametrize("scaling", [None, {"pools": {"prefill": {"reason": "Arrivals"}}, "records": []}])
 async def test_the_reason_of_the_last_decision_is_kept(scaling):
     service = _Service()
@@ -196,7 +176,6 @@ class _Disk:
         self.lines.append(line)
 
     def record(self, seconds):
-        """The times of rounds that were written."""
         recorder = SignalRecorder(self.round, self, self, self.reported.append)
         asyncio.run(recorder.run(seconds))
         assert recorder.rounds == len(self.lines)
@@ -239,14 +218,6 @@ def test_older_lines_move_on_and_the_oldest_go(tmp_path):
     assert [each.read_bytes() for each in file.written] == [b"02\n03\n", b"04\n05\n", b"06\n07\n", b"08\n09\n"]
     assert [each.name for each in file.written] == ["s.jsonl.3", "s.jsonl.2", "s.jsonl.1", "s.jsonl"]
     file.close()
-
-
-@pytest.mark.parametrize("name", ["s.jsonl", "s.jsonl.1", "s.jsonl.3"])
-def test_existing_files_are_not_overwritten(tmp_path, name):
-    (tmp_path / name).write_text("kept")
-    with pytest.raises(FileExistsError):
-        RecordingFile(tmp_path / "s.jsonl", 1000)
-    assert (tmp_path / name).read_text() == "kept"
 
 
 def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, small_files):

@@ -63,7 +63,6 @@ def replay(simulate):
 
 @pytest.fixture
 def results(files, simulate):
-    """The results of a simulation that succeeds."""
 
     def run(*flags, **given):
         assert simulate(*flags, "--json", "out.json", **given).code == 0
@@ -104,12 +103,6 @@ def test_results_and_timelines_are_written_as_json_and_html(files, results):
 def test_another_scaler_is_tuned_and_compared(simulate):
     code, out, _ = simulate("--scaler", "fixed")
     assert (code, "| fixed (prefill" in out) == (0, True)
-
-
-def test_the_start_of_a_worker_can_be_given(results):
-    flags = (*STEP, "--rate", 8, "--duration", "240s", "--input-tokens", 1500)
-    soon, late = (results(*flags, "--start", start, trace=None)[0]["attainment"] for start in ("5s", "90s"))
-    assert soon > late + 0.1
 
 
 def test_a_part_that_is_skipped_counts_in_nothing(results):
@@ -155,12 +148,6 @@ def test_input_that_cannot_be_used_is_named_and_nothing_is_printed_or_written(fi
     assert (code, out, (files / "out.json").exists()) == (2, "", False)
     assert err.splitlines()[-1].startswith("legato simulate: ")
     assert message in err
-
-
-def test_problems_of_the_manifest_are_named_as_by_up(files, simulate):
-    code, _, err = simulate(spec={"scaling": {"prefill": {"min": 5, "max": 2}}})
-    assert code == 2
-    assert f"{files / 'chat.yaml'}: spec.scaling.prefill" in err
 
 
 def test_flags_name_all_scalers_and_workloads():

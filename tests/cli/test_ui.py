@@ -8,7 +8,6 @@ import contextlib
 import aiohttp
 import psutil
 import pytest
-from aiohttp import web
 from answering_server import serving
 from fake_gateway import FakeGateway
 from local_services import DEMO, manifest, operations, store_pod
@@ -139,19 +138,7 @@ async def test_an_answer_that_breaks_off_does_not_look_complete(page):
             await answer.read()
 
 
-async def test_routes_alongside_the_page_need_no_token():
-    async def answer(_request):
-        return web.Response(text="legato_operator_leader 1.0")
-
-    async with (
-        proxy.listening(KnownTarget(), 0, [web.get("/metrics", answer)]) as url,
-        aiohttp.ClientSession() as client,
-        client.get(url.replace("/ui#", "/metrics#")) as metrics,
-    ):
-        assert await metrics.text() == "legato_operator_leader 1.0"
-
-
-async def test_a_running_service_gives_its_ready_processes_its_token_and_what_was_decided():
+async def test_a_running_service_gives_its_ready_gateways_its_token_and_what_was_decided():
     store, scaling = Store(lambda: "2026-01-01T00:00:00Z"), {"pools": {}, "records": []}
     await store.apply(manifest(), "test")
     await store.patch_status(DEMO, {"scaling": scaling})

@@ -34,7 +34,6 @@ def test_a_few_rows_with_codes(place: Place, dtype: torch.dtype, form: str, rows
 
 @over({"form": tuple(FORMS)}, shape=((70, 256), (1000, 4096)))
 def test_dequantized_weights(place: Place, dtype: torch.dtype, form: str, shape: tuple[int, int]) -> None:
-    """In two parts, and rounded once."""
     weight = made(form, *shape)
     codes = packed(weight, place.device)
     for first, last in ((0, 64), (64, shape[0])):

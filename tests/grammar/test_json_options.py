@@ -39,7 +39,6 @@ def test_objects_that_name_properties_have_no_others():
 
 
 def test_what_is_no_schema_stays_as_it_is():
-    """Whoever compiles it says what is wrong."""
     assert json_options.closed({"properties": 3, "$defs": [PAIR]}) == {"properties": 3, "$defs": [PAIR]}
 
 

@@ -135,7 +135,6 @@ def test_the_older_form_means_triggered_tags():
 
 
 def test_128_tools_are_a_grammar():
-    """As many as a request may offer."""
     tags = [
         {"begin": f"<f=n{i}>", "content": {"type": "json_schema", "json_schema": CITY}, "end": "</f>"}
         for i in range(128)
@@ -144,6 +143,5 @@ def test_128_tools_are_a_grammar():
 
 
 def test_what_is_repeated_is_spelled_once():
-    """There may be only so many rules."""
     same = tagged({"type": "grammar", "grammar": 'start: "x"'})
     assert matches({"format": sequence(*[same] * (MAX_RULES // 2))}, "<t>x</t>" * (MAX_RULES // 2))

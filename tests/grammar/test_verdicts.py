@@ -2,7 +2,6 @@
 
 import pytest
 
-from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.validation import Verdicts
 from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX
@@ -33,14 +32,3 @@ def test_a_bad_one_is_refused_each_time():
     for _ in range(2):
         with pytest.raises(InvalidGrammar, match="unclosed"):
             found.check(REGEX, "(")
-
-
-def test_the_oldest_is_forgotten_first():
-    judge = Judge()
-    found = Verdicts(judge)
-    for number in range(validation.MOST_KEPT + 1):
-        found.check(REGEX, str(number))
-    judge.asked.clear()
-    found.check(REGEX, "1")
-    found.check(REGEX, "0")
-    assert judge.asked == [(REGEX, "0")]

@@ -68,6 +68,5 @@ def test_files_that_are_not_there_or_broken_are_named(tmp_path):
 
 
 def test_a_token_that_is_too_long_for_grammars_is_not_used():
-    """Some tokenizers have one for a thousand spaces."""
     compiler = Compiler(Vocabulary((b"a", b"a" * 1024, b"a" * 1025), frozenset()))
     assert compiler.compile("regex", "a+").matcher().mask()[0] & 7 == 3

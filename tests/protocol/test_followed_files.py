@@ -67,7 +67,6 @@ async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_not
 
 
 async def test_an_authority_that_cannot_be_read_is_reported_and_the_next_is_taken(files, tmp_path):
-    """Comments alongside it may have any bytes."""
     files.install(tmp_path)
     authority = tmp_path / names.TLS_AUTHORITY
     good = "# Autorité de la société\n".encode() + authority.read_bytes() + b"\xff\n"
@@ -146,13 +145,3 @@ async def test_a_list_may_come_later_and_each_problem_is_logged_once(tmp_path):
     assert (heard.empty(), file.value.names) == (True, ("sql", "team/law"))
     await hears(adapter_list.text(ENTRIES[:1]), good, "sql")
     following.cancel()
-
-
-def test_a_list_that_is_bad_at_the_start_is_logged(tmp_path):
-    path, lines = tmp_path / "adapters.json", []
-    path.write_text("[")
-    file = AdapterFile(path, interval=0)
-    for _ in range(2):
-        asyncio.run(file.reload_later(lambda *line: lines.append(line)))
-    ((level, line),) = lines
-    assert (level, line.startswith(f"adapters stay as they were: {path}: not a list")) == (logging.ERROR, True)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from legato_protocol.security.followed_tokens import RETENTION, SPREAD, PeerToken, RefusalLog, ServiceTokens
+from legato_protocol.security.followed_tokens import RETENTION, SPREAD, PeerToken, ServiceTokens
 from legato_protocol.security.service_tokens import token_id
 
 
@@ -132,12 +132,3 @@ def test_a_refused_token_is_not_shown_before_the_others_were(folder):
     shown.note_refused("b")
     shown.note_accepted()
     assert shown.get() == "b", "a worker that took the previous one has the newest, the next time"
-
-
-def test_refusals_are_told_at_once_and_then_counted():
-    clock = Clock()
-    log = RefusalLog(clock)
-    assert log.note("refused one") == "refused one"
-    assert log.note("refused two") == ""
-    clock.now += 30
-    assert log.note("refused three") == "refused three (2 refusals since the last line)"

@@ -25,7 +25,6 @@ def string(text):
 
 
 def value(given_value):
-    """Type and value, as GGUF lays them out."""
     if isinstance(given_value, bool):
         return struct.pack("<I?", 7, given_value)
     if isinstance(given_value, int):

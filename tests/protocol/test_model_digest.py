@@ -11,7 +11,6 @@ ONE_KEY = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).
 
 
 def gguf(path, name, tensors=b""):
-    """A file whose header has one key."""
     key, text = b"tokenizer.ggml.pre", name.encode()
     strings = len(key).to_bytes(8, "little") + key + (8).to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
     path.write_bytes(ONE_KEY + strings + tensors)

@@ -63,13 +63,11 @@ def run(path=up.QUICKSTART, before=lambda: None):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a manifest with these fields."""
     return lambda **spec: local_services.write(tmp_path / "service.yaml", **spec)
 
 
 @pytest.fixture
 def found(monkeypatch):
-    """Sets the number of GPUs that are found."""
     return lambda count: monkeypatch.setattr(gpus, "visible", lambda _: tuple(map(str, range(count))))
 
 
@@ -104,7 +102,6 @@ def test_the_start_says_what_has_no_effect_here_and_which_objectives_are_missed(
 
 
 def test_a_manifest_that_the_operator_would_not_start_is_refused_immediately(write, found):
-    """Else nothing would be started, and nothing said."""
     found(0)
     path = write(decode=ONE_GPU)
     assert serving.read_manifest(path).service.spec.scaling.gpu_budget is None

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -139,21 +138,6 @@ def test_facts_of_this_machine_without_a_compiler(tmp_path):
     assert found.ucx_has_cuda, "PyPI's UCX has it"
     assert bool(found.gpus) <= bool(found.driver_cuda)
     assert "Failed to find C compiler" in found.cannot_compile
-
-
-def test_a_compiler_that_can_be_used_is_found(tmp_path, monkeypatch):
-    """Triton's compilation is in the tests of the engine, and with a real one in those of kernels."""
-    environ = {"PATH": "/usr/bin", "TRITON_HOME": str(tmp_path)}
-    asked = []
-
-    def run(*_, env, **__):
-        asked.append(env)
-        return SimpleNamespace(returncode=0, stderr="warning: old")
-
-    monkeypatch.setattr(gpus.subprocess, "run", run)
-    found = gpus.find(environ)
-    assert (found.cannot_compile, found.cache) == ("", f"{tmp_path}/.triton/cache")
-    assert asked == [environ]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ def _fail(monkeypatch, name, error):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """One that cannot do anything."""
     found = SimpleNamespace(place=torch.device("cpu"), chip="sm_90", processors=132)
     monkeypatch.setattr("legato_engine.runner.backends.gpu", lambda name: found)
 
@@ -117,29 +116,10 @@ def test_a_row_that_cannot_run(path, run, capsys, failing, chosen, line):
     assert re.search(rf"silu_mul: cannot run ?{re.escape(line)}", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), torch.AcceleratorError("an illegal memory access")])
-def test_a_faster_row_is_written_where_a_later_kernel_fails(path, run, error):
-    def fail(config):
-        raise error
-
-    with pytest.raises(type(error)):
-        run(Case("sum_blocks", {}, [], fail))
-    assert Table.read(path.read_text()).choose("silu_mul", {}, "sm_90", VERSION) == FAST
-
-
 @pytest.mark.parametrize(("fast", "dry_run"), [(0.5, True), (0.99, False)])
 def test_a_dry_run_and_one_that_finds_nothing_write_nothing(run, monkeypatch, fast, dry_run):
     monkeypatch.setattr(tune, "write", lambda *_: pytest.fail("written"))
     assert run(fast=fast, dry_run=dry_run)[0] == 0
-
-
-def test_a_faster_row_is_not_lost_where_it_cannot_be_written(run, monkeypatch, capsys):
-    _fail(monkeypatch, "replace", NO_SPACE)
-    assert run()[0] == 2
-    said = capsys.readouterr()
-    assert "stays as it was: [Errno 28] No space left" in said.err
-    (row,) = Table.read(said.out[said.out.index("[\n") :]).rows
-    assert row.configuration == FAST
 
 
 @pytest.mark.parametrize("failing", ["replace", "fsync"])

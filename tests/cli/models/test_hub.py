@@ -111,16 +111,6 @@ def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path)
     assert not left.exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder, small_files):
-    """The system's own words name no file where a disk is full, or as here, files may not grow."""
-    with small_files(200 << 10):
-        code, _, err = prepare()
-    assert code == 1
-    assert err.startswith(f"legato prepare: {SPEC}: cannot be stored in {folder}: [Errno 27] ")
-    assert not list(folder.glob(".legato-whole"))
-    assert prepare().code == 0
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -284,7 +274,6 @@ def test_a_signal_ends_a_download_immediately_and_the_next_one_goes_on(number, s
 
 
 def test_a_download_ends_with_the_process_that_started_it(server, folder, tmp_path):
-    """Even where that one was killed."""
     program = f'{names.ENV_PARENT}=$$ "$PYTHON" -m legato_cli.main {" ".join(PREPARE)} & wait'
     with stalled(server, tmp_path, "model.safetensors", "sh", "-c", program) as process:
         process.kill()
@@ -303,21 +292,10 @@ def adapted(tmp_path):
 
 
 def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(legato, server, adapted):
-    """The message names its field."""
     code, _, err = legato("up", "-f", adapted, "--port", 0)
     reason = "the repository has no adapter_config.json, which is needed"
     said = f"legato up: spec.model.adapters.1.source.huggingFace: adapter sql: {SPEC}: {reason}"
     assert (code, err.splitlines()[-1]) == (2, said)
-
-
-def test_a_signal_ends_a_start_that_downloads_an_adapter_and_its_download(server, adapted, folder, tmp_path):
-    server.files |= ADAPTER
-    command = (*LEGATO, "up", "-f", adapted, "--port", "0")
-    with stalled(server, tmp_path, "adapter_model.safetensors", *command) as process:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        assert f"legato: downloading {SPEC}: 2 files, 1.0 MB" in process.stdout.read()
-    until_free(folder)
 
 
 def until_free(folder):
@@ -334,7 +312,6 @@ def until_free(folder):
 
 
 def test_weights_of_experts_in_one_tensor_are_holes_of_an_outline(tmp_path):
-    """Their exponents are real."""
     quantized_folders.write_gpt_oss(tmp_path)
     file, reads = tmp_path / "model.safetensors", []
     expected = {name: open_weights(tmp_path).packed_bits(name) for name in open_weights(tmp_path).quantized()}

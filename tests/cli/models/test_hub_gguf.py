@@ -1,15 +1,13 @@
 """GGUF files in repositories of the Hugging Face hub: chosen, judged, downloaded."""
 
-import huggingface_hub
 import pytest
 import tiny_files
 import yaml
 from fake_hub import COMMIT, REPO
 from gguf import GGMLQuantizationType as Type
 
-from legato_cli.models import gguf_names, gguf_outline, hub_model, model
+from legato_cli.models import gguf_names, gguf_outline, model
 from legato_cli.models.hub_content import HubSnapshot
-from legato_cli.models.hub_model import HubName
 
 SPEC = f"hf:{REPO}:Q8/m-Q8_0.gguf@{COMMIT}"
 PREPARE = ("prepare", "--hugging-face", REPO, "--revision", COMMIT)
@@ -37,7 +35,6 @@ def files(server, tmp_path, monkeypatch):
 
 
 def downloaded(folder):
-    """GGUF files and headers, but no marks."""
     return {str(file.relative_to(folder)) for file in folder.rglob("[!.]*.gguf*") if ".cache" not in file.parts}
 
 
@@ -60,23 +57,6 @@ def test_only_the_chosen_file_is_downloaded_and_while_the_hub_is_away_served_aga
     server.refusal = (503, "")
     assert legato("up", REPO + choice, "--print")[:2] == (0, out)
     assert "no file or folder 'models/other' here" in legato("up", "models/other", "--print")[2]
-
-
-def test_files_in_the_library_s_own_cache_are_served_while_the_hub_is_away(server, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "theirs"))
-    theirs = tmp_path / "theirs" / f"models--{REPO.replace('/', '--')}"
-    snapshot = theirs / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
-    (theirs / "refs").mkdir()
-    (theirs / "refs" / "main").write_text(COMMIT)
-    for name in SPLIT[:2]:
-        (snapshot / name).write_bytes(files[name].read_bytes())
-    server.refusal = (503, "")
-    with pytest.raises(model.ModelAway):
-        hub_model.fetch(HubName(REPO, "F32"), print, print)
-    (snapshot / SPLIT[2]).write_bytes(files[SPLIT[2]].read_bytes())
-    assert hub_model.fetch(HubName(REPO, "F32"), print, print) == snapshot / SPLIT[0]
-    assert hub_model.outline(HubName(REPO, "F32"), tmp_path / "none", print) == snapshot / SPLIT[0]
 
 
 FILES = f"Q8/m-Q8_0.gguf, {SPLIT[0]}, m-Q4_K_M.gguf"

