@@ -3,7 +3,7 @@ runs: its workers and gateway stay, and so do its streams."""
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,7 +31,6 @@ class Adapted:
         return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
 
     def edit(self, *names: str) -> None:
-        """Edits the manifest, which `legato up` follows."""
         before = self._now
         self._now = f"adapters: {json.dumps(self._entries(*names))}"
         self.service.edit((before, self._now))
@@ -69,10 +68,6 @@ def adapted(shared: Any) -> Iterator[Adapted]:
     made.serve("red")
 
 
-def text_of(chunks: Iterable[Any]) -> str:
-    return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
-
-
 def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
     """No stream fails or changes, and no process is another one than before."""
     service, epochs = adapted.service, adapted.epochs()
@@ -82,10 +77,9 @@ def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
     enough, counts, wrong = threading.Event(), {"smollm2": 0, "red": 0}, []
 
     def ask(model: str) -> None:
-        """One stream after the other."""
         while not enough.is_set():
             try:
-                text = text_of(adapted.stream(model, 48))
+                text = "".join(chunk.choices[0].text for chunk in adapted.stream(model, 48) if chunk.choices)
             except openai.OpenAIError as error:
                 text = str(error)
             counts[model] += 1

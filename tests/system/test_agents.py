@@ -25,7 +25,6 @@ CODEX_TURNS = (
 
 
 def claude_code(service: Any) -> list[dict[str, Any]]:
-    """Returns the transcript of a loop."""
     messages = list(agent_requests.RESUMED)
     transcript: list[dict[str, Any]] = []
     with anthropic.Anthropic(base_url=service.url, api_key="unused", timeout=120.0, max_retries=0) as client:
@@ -50,7 +49,6 @@ def claude_code(service: Any) -> list[dict[str, Any]]:
 
 
 def codex(service: Any) -> list[dict[str, Any]]:
-    """Returns the transcript of a loop."""
     items = list(agent_requests.CODEX_INPUT)
     transcript: list[dict[str, Any]] = []
     for number, name in enumerate(CODEX_TURNS):

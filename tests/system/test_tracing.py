@@ -17,8 +17,6 @@ from worker_process import Process, until
 SECRET = "zanzibar"
 PARENT = "b7ad6b7169203331"
 INTERNAL, SERVER, CLIENT = 1, 2, 3
-# Nanoseconds. A process may be interrupted between its readings of the time of day and of the clock of its phases.
-SLACK = 100_000_000
 
 
 @dataclass
@@ -96,18 +94,6 @@ def test_one_trace_goes_from_the_client_through_gateway_and_both_workers(
     ]  # fmt: skip
 
 
-def test_spans_lie_within_their_parents_and_follow_one_another(spans: dict[str, ReceivedSpan]) -> None:
-    by_id = {span.id: span for span in spans.values()}
-    for span in spans.values():
-        assert span.began <= span.ended
-        if span.parent in by_id:
-            assert by_id[span.parent].began <= span.began + SLACK
-    prefill, handoff, decode = (spans[f"legato.{name}"] for name in ("prefill", "handoff", "decode"))
-    assert prefill.ended - SLACK <= handoff.ended <= decode.began + SLACK
-    assert prefill.ended - prefill.began >= 10_000_000  # a step of the profile
-    assert decode.ended - decode.began >= 4 * 10_000_000  # the first token came by the hand-off
-
-
 def test_attributes_are_those_of_the_conventions_and_no_text(
     fleet: Fleet, answer: Any, spans: dict[str, ReceivedSpan]
 ) -> None:
@@ -149,18 +135,6 @@ def test_a_client_that_does_not_want_a_trace_gets_none_and_without_a_client_s_on
     assert trace != "2" * 32
     assert fleet.spans(trace)["POST /v1/completions"].parent == ""
     assert {span.trace for span in fleet.receiver.spans} - known == {trace}
-
-
-def test_failures_are_in_the_spans_of_those_whose_fault_they_are(fleet: Fleet) -> None:
-    assert fleet.post(parent("3" * 32), max_tokens=-1).status_code == 400
-    (span,) = fleet.spans("3" * 32, 1).values()
-    assert (span.attributes["http.response.status_code"], span.error) == (400, "")  # it is the client's
-    cut_off = fleet.post(parent("4" * 32), ("x-legato-deadline", "2s"), max_tokens=300, ignore_eos=True)
-    assert cut_off.json()["choices"][0]["finish_reason"] == "length"
-    spans = fleet.spans("4" * 32)
-    errors = [spans[name].error for name in ("POST /v1/completions", "text_completion m", "legato.attempt")]
-    assert errors == ["", "deadline_exceeded", "deadline_exceeded"]
-    assert spans["text_completion m"].attributes["error.type"] == "deadline_exceeded"
 
 
 def test_a_collector_that_is_down_costs_spans_and_is_logged_once(fleet: Fleet) -> None:

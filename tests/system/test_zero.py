@@ -96,5 +96,4 @@ async def _check(page: browser.BrowserPage, expected: list[str]) -> None:
 
 
 def _steps(path: str) -> list[tuple[float, float]]:
-    """The points of a line of steps."""
     return [(float(x), float(y)) for x, y in re.findall(r"[MH]([\d.]+)[ V]([\d.]+)", path)]

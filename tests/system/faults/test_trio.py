@@ -73,11 +73,9 @@ def _every_choice_moved(trio: Any, calm: list[Any]) -> bool:
     assert scaled.returncode == 0, scaled.stderr
     trio.edit(("decode: {min: 1, max: 1}", "decode: {min: 1, max: 4}"))
     trio.until_idle()
-    moves = {stream.id: _moves(trio.record(stream.id)) for stream in (first, second)}
+    moves = {
+        stream.id: sum("decode" in handoff["source"] for handoff in trio.record(stream.id)["handoffs"])
+        for stream in (first, second)
+    }
     assert {id: trio.record(id)["attempt"] for id in moves} == {id: 1 + bool(count) for id, count in moves.items()}
     return sorted(moves.values()) == [0, 3]
-
-
-def _moves(record: dict[str, Any]) -> int:
-    """Hand-offs from one decode worker to another."""
-    return sum("decode" in handoff["source"] for handoff in record["handoffs"])
