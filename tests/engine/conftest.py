@@ -158,7 +158,6 @@ def sequences() -> Callable[..., Sequences]:
 
 @pytest.fixture(scope="session")
 def smollm2_tokenizer() -> Any:
-    """As transformers has it."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(smollm2_path().parent, gguf_file=smollm2_path().name)

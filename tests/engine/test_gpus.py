@@ -181,7 +181,6 @@ def test_a_driver_that_does_not_start_is_shut_down(driver: ScriptedDriver) -> No
 
 @pytest.fixture
 def watched() -> Iterator[Callable[..., GpuWatch]]:
-    """Makes watches of a fake driver."""
     watches: list[GpuWatch] = []
 
     def watch(open_monitor: Open, **options: Any) -> GpuWatch:

@@ -48,10 +48,6 @@ class Opening:
         assert wait_readable([self.resident], 60), "it hangs"
         assert self.resident.take_done()
 
-    def in_memory(self):
-        self.resident.release()
-        return self.resident.loaded
-
 
 @pytest.fixture
 def opening():

@@ -1,16 +1,13 @@
 """Rows with adapters compute what models with these adapters merged into their weights compute, alone and together."""
 
-import emulated_kernels
 import interpreted_models
 import lora_folders
 import pytest
 import torch
 from tiny_families import FAMILIES
-from tiny_models import LLAMA, PROCESSORS, RandomCheckpoint, llama, on, prompt
+from tiny_models import LLAMA, RandomCheckpoint, llama, prompt
 
-from legato_engine import processor
 from legato_engine.adapters.folder import open_adapter
-from legato_engine.backends.cpu import linear_bf16, numerics
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
@@ -111,45 +108,3 @@ def test_adapters_and_the_base_in_one_batch_of_16_equal_each_alone(shape, draws,
     torch.testing.assert_close(found, torch.stack(alone), atol=5e-4, rtol=5e-4)
     base = logits(runner, [Row(each.tokens, each.start, each.blocks, draws) for each in rows[1:4]])
     assert ((found[1:4] - base).norm(dim=1) > 1).all(), "adapters that change nothing show nothing"
-
-
-@pytest.fixture
-def tiles(monkeypatch):
-    if not processor.detect().amx:
-        attention, linear = emulated_kernels.load("attention.bf16", "linear.bf16_tiles")
-        monkeypatch.setattr(numerics, "bf16_attention", attention)
-        monkeypatch.setattr(linear_bf16, "kernels", linear)
-
-
-@pytest.mark.parametrize(
-    ("form", "kv", "held", "shape"),
-    [
-        on("codes", "Auto", "float32", "kernels"),
-        on("int8", "Auto", "bfloat16", "kernels"),
-        on("int8", "Float32", "float32", "kernels"),
-        on("int8-bf16", "Auto", "bfloat16", "kernels"),
-        on("int8-avx2", "Auto", "bfloat16", "kernels"),
-        ("tiles", "Auto", "bfloat16", "kernels"),
-        ("tiles", "Auto", "bfloat16", "olmo 2"),
-    ],
-)
-def test_all_formats_of_a_quantized_base_stay_close_to_float32(form, kv, held, shape, draws, adapters, tiles):
-    """Few rows are computed from 4-bit codes by a recorded program, more in another way. Inputs of linear layers are
-    rounded to 8 bits at worst and KV to bfloat16; adapters are float32, and leave the base as it is."""
-    config = SHAPES[shape]
-    checkpoint = RandomCheckpoint(config, kinds=lambda name: "Q4_1")
-    runner, exact = load(checkpoint, "auto", kv_dtype=kv, instructions=PROCESSORS[form]), load(checkpoint)
-    ours, theirs = (adapters(each, config)["all"] for each in (runner, exact))
-
-    assert runner.formats.startswith(f"{form}: ")
-    assert ("attention: pairs of bfloat16" in runner.formats) == (form == "int8-bf16")
-    assert runner.layout.dtype == held
-    for length in (1, 9, 100):
-        tokens = prompt(length, length)
-        base = [logits(each, [row(each, tokens, 1, draws)]).clone() for each in (runner, exact)]
-        adapted = [logits(runner, [row(runner, tokens, 1, draws, ours)]).clone()]
-        adapted.append(logits(exact, [row(exact, tokens, 1, draws, theirs)]))
-        for found, expected in (base, adapted):
-            assert (found - expected).norm() < 0.06 * expected.norm()
-        assert (adapted[1] - base[1]).norm() > 0.1 * base[1].norm()
-        assert torch.equal(logits(runner, [row(runner, tokens, 1, draws)]), base[0])

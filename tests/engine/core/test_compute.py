@@ -1,9 +1,6 @@
 """The thread that steps are computed in."""
 
-import functools
-import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from readiness import wait_readable
@@ -45,17 +42,3 @@ def test_all_is_computed_in_one_thread_that_is_not_the_callers(compute):
     first = compute.call(threading.get_ident)
     compute.start(threading.get_ident)
     assert result(compute) == first != threading.get_ident()
-
-
-def test_the_thread_and_those_that_it_starts_give_way_to_others():
-    compute, own = ComputeThread(niceness=5), functools.partial(os.getpriority, os.PRIO_PROCESS, 0)
-    mine = own()
-
-    def start_another():
-        with ThreadPoolExecutor() as threads:
-            return own(), threads.submit(own).result()
-
-    assert compute.call(start_another) == (min(19, mine + 5), min(19, mine + 5))
-    assert own() == mine
-    compute._thread.shutdown()
-    compute._done.close()

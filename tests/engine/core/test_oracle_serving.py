@@ -1,30 +1,24 @@
 """Greedy float32 output of tiny models, served by real cores and schedulers, is that of transformers: after a hand-off,
-from the prefix cache, and under a grammar, whose masks apply to transformers' logits, too.
+and from the prefix cache.
 
 The real model, and other ways to compute, are in test_oracle.
 """
 
-import json
 import time
 from dataclasses import replace
 
 import interpreted_models
 import lora_folders
 import msgspec
-import numpy as np
 import pytest
 import torch
-from grammar_vocabulary import COMPILER, END, TOKENS, text
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, llama
 
-from legato_engine.grammars.compilations import Compilations
-from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
 from legato_engine.weights.quantization import rounding
-from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX
 from legato_protocol.wire.packed_tokens import pack_tokens
 
 CONFIG = replace(interpreted_models.LLAMA, max_length=1024)
@@ -172,55 +166,3 @@ def test_layers_with_a_window_after_preemptions(world, serve, oracle_of):
         assert len(output) == NEW_TOKENS
         oracle.check(prompts[int(id)], output)
     assert worker.scheduler.load().preemptions > 0
-
-
-WORDS = lora_folders.RandomCheckpoint(
-    replace(interpreted_models.LLAMA, vocab_size=len(TOKENS)), kinds=lambda name: "Q4_1"
-)
-TIE = 2e-3
-SIZES = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 4}
-PROPERTIES = {"name": {"type": "string", "maxLength": 20}, "sizes": SIZES, "kind": {"enum": ["é", "日本", None]}}
-SCHEMA = {"type": "object", "properties": PROPERTIES, "required": [*PROPERTIES], "additionalProperties": False}
-CITIES = ["Berlin", "Paris", "Parma", "Rome"]
-GRAMMARS = {
-    "schema": (JSON_SCHEMA, json.dumps(SCHEMA)),
-    "regex": (REGEX, "[A-Z][a-z]{2,9}( [a-z]{1,9}){1,12}\\."),
-    "choice": (CHOICE, json.dumps(CITIES)),
-}
-
-
-@pytest.fixture
-def masked(oracle_of):
-    """The check: each token has the best logit of those that the grammar allows then, or is tied with it."""
-    oracle = oracle_of(WORDS)
-
-    def check(prompt, output, kind, source):
-        matcher = COMPILER.compile(kind, source).matcher()
-        allowed = np.zeros((len(output), 32 * COMPILER.words), bool)
-        for row, token in zip(allowed, output, strict=True):
-            row[:] = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little").astype(bool)
-            row[END] = matcher.accepting
-            assert token == END or matcher.consume([token])
-        assert not allowed.all()
-        logits = oracle.logits(prompt, output)
-        logits[~torch.from_numpy(allowed[:, : logits.shape[1]])] = -torch.inf
-        behind = logits.max(-1).values - logits.gather(1, torch.tensor(output)[:, None])[:, 0]
-        assert behind.max() <= TIE, (int(behind.argmax()), float(behind.max()))
-
-    return check
-
-
-def test_under_grammars(world, serve, masked):
-    """With weights of 4 bits."""
-    runner = load(WORDS, max_length=512, **FROM_CODES)
-    grammars = Compilations(lambda: COMPILER)
-    worker = world.worker("u", runner=runner, grammars=grammars, link=False, max_length=512, chunk=512, **LIMITS)
-    prompts = dict(zip(GRAMMARS, interpreted_models.prompts(256, (5, 21, 3)), strict=True))
-    params = {"temperature": 0.0, "stop_token_ids": (END,), "max_tokens": 40, "turns": 0}
-    for id, (kind, source) in GRAMMARS.items():
-        world.generate(worker, prompts[id], id=id, grammar_kind=kind, grammar=source, **params)
-    outputs = serve(worker, list(GRAMMARS))
-    for id, grammar in GRAMMARS.items():
-        masked(prompts[id], outputs[id], *grammar)
-    *chosen, last = outputs["choice"]
-    assert (text(chosen).decode() in CITIES, last) == (True, END)

@@ -133,13 +133,6 @@ def test_tenants_named_at_random_are_not_remembered():
     assert len(fair) <= MOST_TENANTS + 1
 
 
-def test_nobody_is_remembered_when_nothing_is_here():
-    fair = FairQueueing()
-    fair.arrive("a", {})
-    fair.arrive("b", {})
-    assert len(fair) == 1
-
-
 def test_names_that_clients_make_up_do_not_pile_up_in_counts():
     tokens = TenantTokens()
     for number in range(1000):

@@ -9,20 +9,6 @@ from legato_protocol.sampling.parameters import SamplingParams
 
 
 @pytest.mark.parametrize(
-    ("most", "clients", "expected"),
-    [
-        (8, [ask(7, start, max_tokens=1) for start in range(0, 500, 100)], [8, 8, 8, 8, 3]),
-        (1, [ask(5, max_tokens=2)], [1] * 6),
-    ],
-)
-def test_chunk_tokens_bound_the_prompt_tokens_of_a_step(most, clients, expected):
-    worker = Worker(chunk_tokens=most)
-    worker.add_all(clients)
-    worker.run(*clients)
-    assert [sum([len(row.tokens) for row in batch.rows]) for batch in worker.batches] == expected
-
-
-@pytest.mark.parametrize(
     ("first", "tokens", "fields", "cached"),
     [
         (ask(14), (*prompt(12), 77, 78), {}, 12),
@@ -100,18 +86,6 @@ def test_max_length_ends_a_sequence():
     assert (request.finish, len(request.tokens)) == ("length", 12)
 
 
-def test_out_of_blocks_the_newest_of_lowest_priority_gives_way():
-    worker = Worker(num_blocks=9, growth_tokens=0)
-    clients = [ask(5, 100 * i, max_tokens=14) for i in range(4)]
-    requests = [worker.add(c, priority=p) for c, p in zip(clients, (0, 5, 0, 5), strict=True)]
-    preempted = []
-    while worker.step():
-        preempted += [i for i, r in enumerate(requests) if r.preemptions and i not in preempted]
-    assert all(client.complete for client in clients)
-    assert preempted[0] == 2
-    assert 1 not in preempted
-
-
 @pytest.mark.parametrize(
     ("length", "max_tokens", "overrides", "reason"),
     [
@@ -184,20 +158,6 @@ def test_prefill_workers_put_short_prompts_and_near_deadlines_first_but_others_r
     worker.run(long, client)
 
 
-def test_load_counts_uncached_tokens():
-    worker = Worker(chunk_tokens=8, max_running=1)
-    worker.add(ask(12, max_tokens=1), tenant="a")
-    worker.run()
-    request = worker.add(Client((*prompt(8), *prompt(10, 50)), max_tokens=1), tenant="b")
-    assert (worker.load.queue_tokens, worker.load.waiting, worker.load.running) == (10, 1, 0)
-    worker.step()
-    load = worker.load
-    assert (load.queue_tokens, load.waiting, load.running) == (2, 0, 1)
-    assert {block for block in range(32) if worker.pool.references(block)} == set(request.blocks)
-    assert (load.free_blocks, load.cached_blocks, load.used_blocks, load.quarantined_blocks) == (26, 1, 5, 0)
-    assert load.tokens_by_tenant == {"a": 12, "b": 8}
-
-
 @pytest.mark.parametrize(("length", "uncached"), [(8, 4), (9, 1), (12, 4), (13, 1)])
 def test_cached_tokens_are_not_part_of_the_queue_but_the_last_token_is(length, uncached):
     worker = Worker()
@@ -235,18 +195,6 @@ def test_prompt_tokens_and_decoding_rows_of_a_step_are_counted_separately():
     worker.add(ask(10, 50))
     result = worker.step()
     assert (result.prompt_tokens, result.decode_rows) == (8, 2)
-
-
-def test_the_speed_of_prompts_is_measured_over_the_time_of_their_steps():
-    worker = Worker(chunk_tokens=8)
-    worker.now = 50.0
-    worker.add(ask(8, max_tokens=2))
-    worker.begin()
-    worker.now += 2.0
-    worker.end()
-    for _ in range(2):
-        assert worker.scheduler._queue.tokens_per_second == pytest.approx(1000 + 0.2 * (8 / 2 - 1000))
-        worker.step()
 
 
 def test_choices_that_forked_keep_their_place_before_those_that_came_later():

@@ -196,7 +196,6 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def gateway(self):
-        """A gateway that was greeted."""
         async with self.dial("/stream") as socket:
             await self.greet(socket)
             yield socket

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from waiting import until
 from websockets.asyncio.client import connect
 
 from legato_engine.server import http_protocol
@@ -42,19 +43,6 @@ def dial(bench, authority, path="/stream", name=NAME):
     context, headers = ssl.create_default_context(cafile=authority), {"Authorization": f"Bearer {TOKEN}"}
     url, plain = f"wss://127.0.0.1:{bench.ports['control-tls']}{path}", {"compression": None, "proxy": None}
     return connect(url, ssl=context, server_hostname=name, additional_headers=headers, max_size=None, **plain)
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not await condition():  # noqa: ASYNC110 - of files, or of another end
-            await asyncio.sleep(0.005)
-
-
-async def until_invalid(bench, value):
-    async def holds():
-        return f"legato_worker_internal_tls_invalid {value}.0" in await bench.metrics()
-
-    await until(holds)
 
 
 async def test_streams_and_events_are_served_over_tls_and_beside_it_while_that_is_permissive(bench, folder, files):
@@ -115,27 +103,6 @@ async def test_handshakes_count_as_connections_and_end(bench, folder, files, mon
     async with dial(bench, files.authority) as gateway:
         await bench.core()
         await bench.greet(gateway)
-
-
-async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothing(bench, folder, files, others):
-    async def shows(authority):
-        try:
-            async with dial(bench, authority):
-                return True
-        except ssl.SSLCertVerificationError:
-            return False
-
-    await bench.core()
-    async with dial(bench, files.authority) as gateway:
-        await bench.greet(gateway)
-        (folder / "tls.key").write_text("nothing")
-        await until_invalid(bench, 1)
-        assert await shows(files.authority)
-        others.install(folder)
-        await until(lambda: shows(others.authority))
-        await until_invalid(bench, 0)
-        await gateway.ping()
-    assert any(line.startswith("ERROR files of internal TLS stay as they were") for line in bench.logged)
 
 
 def server(folder, **more):

@@ -255,22 +255,6 @@ def test_experts_in_blocks_are_those_that_transformers_dequantizes(tmp_path: Pat
         assert (checkpoint.packed_bits(each), grouped.bits) == (EIGHT_BITS, 4.25)
 
 
-@pytest.mark.parametrize(("place", "kept"), [("unused", True), ("used", False)])
-def test_a_scale_beyond_float16_is_a_code_if_nothing_uses_it(tmp_path: Path, place: str, kept: bool) -> None:
-    module, name = "model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.2.down_proj.weight"
-
-    def change(tensors: Tensors) -> None:
-        tensors[f"{module}_scales"][2, 5, 1] = 3
-        tensors[f"{module}_blocks"][2, 5, 1] = 0x80 if place == "unused" else 0x19
-
-    folders.write_gpt_oss(tmp_path, change)
-    checkpoint = open_weights(tmp_path)
-    packed, value = checkpoint.packed(name), checkpoint.tensor(name)
-    assert (packed is not None) == kept == (checkpoint.packed_bits(name) is not None)
-    assert packed is None or torch.equal(packed.floats(), value)
-    assert value[5, 32:64].unique().tolist() == ([0.0] if kept else [-0.5 * 2.0**-124, 0.5 * 2.0**-124])
-
-
 def test_the_fingerprint_covers_the_quantization(tmp_path: Path) -> None:
     """The same tensors have other values by another version of gptq."""
     folders.write(tmp_path, KINDS["gptq"])
