@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import scripted_gateway
+from waiting import until
 
 from legato_gateway.clients import api_keys
 from legato_gateway.clients.api_keys import Client, InvalidAPIKeys, KeyFile
@@ -203,11 +204,6 @@ async def test_keys_and_quotas_change_without_a_restart_and_a_wrong_file_changes
     followed = KeyFile(path, interval=0.001)
     quotas = Quotas({"a": 60, "*": 120}, followed)
     following = asyncio.create_task(followed.follow(logging.getLogger(__name__).log))
-
-    async def until(condition: Any) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - a file says no event
-                await asyncio.sleep(0)
 
     assert (quotas["a"].rate, quotas.get("b"), set(quotas)) == (1, None, {"a", "*"})
     path.write_bytes(_file(b={"keys": [HASH], "tokensPerMinute": 30}))

@@ -55,9 +55,6 @@ class Cluster:
         self._apply(f"{POOLS}/{name}", item | {"spec": {"service": "s", "role": name.rpartition("-")[2]}})
         self._apply(f"{POOLS}/{name}/status", item | {"status": {"workers": uids}})
 
-    def drop(self, name: str) -> None:
-        self.call("DELETE", f"{SLICES}/{name}")
-
     def account(self, name: str) -> str:
         """Returns a new service account's token; it may do nothing yet."""
         self.make(f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})

@@ -15,6 +15,7 @@ import certificates
 import pytest
 import uvicorn
 from certificates import TLSFiles
+from waiting import until
 
 from legato_gateway.http.connections import protocol
 from legato_gateway.http.connections.limits import MADE_ROOM, NO_ROOM, ConnectionLimits, Connections
@@ -22,7 +23,7 @@ from legato_gateway.http.connections.protocol import BoundedProtocol
 from legato_gateway.http.server import PublicCertificate
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.security import tls_server
-from legato_protocol.security.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer
+from legato_protocol.security.tls_server import LATE_HANDSHAKE, Handshake, TLSServer
 
 pytestmark = pytest.mark.uvloop
 LOG = logging.getLogger(__name__)
@@ -92,11 +93,6 @@ async def serving(
                 each.shutdown()
 
 
-async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - of another end, or of a file
-        await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize("size", [3, 3 << 20])
 async def test_what_a_client_sends_at_once_after_its_handshake_is_read_whole(files, size):
     async with serving(files) as server:
@@ -145,18 +141,6 @@ async def test_a_connection_that_is_idle_makes_room_immediately_though_its_clien
         assert server.places.open == 0
         assert server.counted == {MADE_ROOM: 1}
         writer.transport.abort()
-
-
-async def test_plain_http_is_counted_and_a_client_that_leaves_without_a_word_is_not(files):
-    async with serving(files) as server:
-        for sent in (ASK % 0, b""):
-            reader, writer = await server.silent()
-            writer.write(sent)
-            if sent:
-                await reader.read()
-            writer.close()
-            await until(lambda: server.places.open == 0 and server.counted)
-            assert server.counted == {BAD_HANDSHAKE: 1}
 
 
 async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files):

@@ -61,7 +61,6 @@ def test_a_first_token_is_added_where_the_model_wants_one(tmp_path, trained, pre
     [({}, ([1], [])), ({"add_bos_token": False, "add_eos_token": True}, ([], [2])), ({"bos_token_id": 5}, ([5], []))],
 )
 def test_a_sentence_piece_gguf_has_first_and_last_tokens(tmp_path, given, around):
-    """With llama.cpp's defaults for missing keys."""
     pieces = train_pieces(True)
     loaded = ModelTokenizer.load(write_pieces(tmp_path / "t.gguf", pieces, **given))
     assert loaded.encode("the fox") == around[0] + pieces.encode("the fox") + around[1]
@@ -135,7 +134,6 @@ LONGER = '{"name": "default", "template": "plain"}, {"name": "tool_use", "templa
     ],
 )
 def test_the_template_named_tool_use_renders_chats_with_tools(tmp_path, trained, config, files, shown):
-    """As transformers chooses it."""
     write_folder(tmp_path, trained, **config)
     for name, template in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

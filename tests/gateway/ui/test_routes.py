@@ -143,14 +143,3 @@ def test_a_sample_adds_up_the_workers_of_a_role_and_leaves_out_those_of_another_
     (sample,) = samples.since(0.0)
     assert (sample.active, set(sample.pools)) == (3, {"prefill", "decode"})
     assert sample.pools["decode"] == page_data.PoolSample(1, 50, 2, 30, 100)
-
-
-def test_workers_that_drain_or_are_gone_are_not_ready():
-    fleet = _fleet()
-    fleet.loaded("d0", Load(50, 1, 2, 60, 10, 30, 0, draining=True))
-    fleet.disconnected("p0", "lost", "why")
-    samples = LoadSampler(fleet, NoRequests(), lambda: 5.0)
-    samples.sample()
-    pools = samples.since(0.0)[0].pools
-    assert (pools["decode"].ready, pools["decode"].used_blocks) == (0, 30)
-    assert pools["prefill"] == page_data.PoolSample(0, 0, 0, 0, 0)

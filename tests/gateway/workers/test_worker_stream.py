@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
 from legato_gateway.discovery.addresses import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
-from legato_gateway.routing.indexed_worker import PIECE
 from legato_gateway.timers import Backoff
 from legato_gateway.workers.links import opener
 from legato_gateway.workers.silence import StreamLimits
@@ -89,24 +88,6 @@ async def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_
     async with played(lab, frames.get) as (gateway, count):
         await gateway.until(lambda: count("unknown_frames") == 1 and gateway.fleet.worker("u0").ready)
         assert count("bad_frames") == 0
-
-
-@pytest.mark.parametrize("page", [100_000, 1000])
-async def test_a_large_snapshot_is_taken_in_a_few_blocks_at_a_time(lab, page):
-    """Whatever the size of its pages: a token that comes meanwhile is not kept waiting."""
-    hello = lab.unified(1)[0]._hello()
-    pages = [b"".join(i.to_bytes(16) for i in range(start, start + page)) for start in range(0, 100_000, page)]
-    snapshots = [
-        kv_events.Snapshot(hello.epoch, 0, number, number == len(pages) - 1, hashes)
-        for number, hashes in enumerate(pages)
-    ]
-    async with played(lab, {"/stream": [hello], "/events": snapshots}.get) as (gateway, _):
-        most = 0
-        while gateway.index.blocks_at("u0") < 100_000:
-            before = gateway.index.blocks
-            await asyncio.sleep(0)
-            most = max(most, gateway.index.blocks - before)
-    assert 0 < most <= PIECE
 
 
 @pytest.mark.parametrize(("version", "oldest"), [(stream.VERSION + 1, 0), (stream.OLDEST - 1, 0), (9, 8)])

@@ -99,19 +99,6 @@ class Client:
             found += piece
         return found
 
-    def flood(self, piece: bytes) -> None:
-        """Sends `piece` again and again, until it is refused."""
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            while True:
-                self.own.sendall(piece)
-
-    def rest(self) -> bytes:
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            while piece := self.own.recv(65536):
-                found += piece
-        return found
-
 
 @pytest.mark.parametrize("piece", [CHUNK, b"1\r\na\r\n"], ids=["fast", "slow"])
 async def test_a_body_without_end_is_not_read_for_ever_and_its_client_gets_one_answer(piece):
@@ -188,22 +175,6 @@ async def test_behind_the_last_answer_of_a_connection_no_request_is_read():
     async with serving() as service:
         assert (await service.talk(client)).endswith(b"refused")
     assert service.asked == ["/last"]
-
-
-async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_read():
-    async with serving() as service:
-        reader, writer = await asyncio.open_connection(*service.address)
-        writer.write(READ % (LONG + 100_000) + b"x" * 100_000)
-        async with asyncio.timeout(PATIENCE):
-            while not any(each.cycle for each in service.state.connections):  # noqa: ASYNC110 - of the other end
-                await asyncio.sleep(0.005)
-            for each in service.state.connections:
-                each.shutdown()
-            writer.write(b"x" * LONG)
-            answer = await reader.read()
-        writer.close()
-    assert b"connection: close" in answer
-    assert answer.endswith(b"refused")
 
 
 async def test_a_connection_that_is_over_is_freed_immediately(monkeypatch):

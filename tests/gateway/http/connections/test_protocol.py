@@ -191,22 +191,6 @@ async def test_what_cannot_be_answered_behind_other_requests_ends_the_connection
     app.go_on.set()
 
 
-async def test_the_request_in_progress_notices_that_its_client_left_after_sending_more():
-    begun, left = asyncio.Event(), asyncio.Event()
-
-    async def waits(scope: Any, receive: Any, send: Any) -> None:
-        begun.set()
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        left.set()
-
-    async with connected(asyncio.Event(), app=waits) as (_, writer):
-        writer.write(EMPTY * 2)
-        await asyncio.wait_for(begun.wait(), 10)
-        writer.close()
-        await asyncio.wait_for(left.wait(), 10)
-
-
 async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back():
     places = Connections(ConnectionLimits(most=0))
     async with connected(asyncio.Event(), places) as (reader, _):

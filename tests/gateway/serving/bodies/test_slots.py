@@ -77,20 +77,6 @@ async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepa
     assert gateway.whole == list("abcde")
 
 
-async def test_a_small_body_waits_for_no_large_one():
-    gateway, left = Gateway(1), [b"a"] * 100
-    gateway.start(*"abc")
-    await passed()
-
-    async def receive():
-        return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
-
-    with gateway.budget.body() as held, gateway.slots.body() as slot:
-        assert await asyncio.wait_for(reading.read(request(receive), 1 << 30, held, slot), 10) == b"a" * 100
-        assert not slot.held
-    await gateway.end()
-
-
 async def test_a_body_that_turns_out_to_be_very_large_waits_among_those():
     gateway = Gateway(1, 1)
     gateway.start("announced", pieces=100, announces=True)
