@@ -146,19 +146,6 @@ async def test_poll_makes_a_pass_due_that_is_not_woken():
     assert passes.woken == [True, False, True]
 
 
-async def test_many_wakes_within_the_time_of_gathering_are_one_pass():
-    passes = Passes()
-    async with _running(passes, gather=0.2) as (controller, _):
-        controller.wake(GOOD)
-        await passes.until(lambda: len(passes.done) == 1)
-        for _ in range(20):
-            controller.wake(GOOD)
-            await asyncio.sleep(0)
-        await passes.until(lambda: len(passes.done) == 2)
-        await asyncio.sleep(0)
-        assert len(passes.done) == 2
-
-
 async def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first():
     passes = Passes(again=5.0)
     async with _running(passes, gather=0.1) as (controller, _):

@@ -11,13 +11,6 @@ from legato_operator.upgrading import UpgradeScheduler
 _TURN = {"since": "x", "unserved": False}
 
 
-class _Clock(SystemClock):
-    time = 1000.0
-
-    def now(self):
-        return self.time
-
-
 @pytest.fixture
 def store():
     return Store(SystemClock().timestamp)
@@ -44,20 +37,6 @@ async def test_a_turn_that_is_over_is_ended_and_the_next_one_begins(store):
     refs = await _service(store, "a", "first", "UpToDate", _TURN), await _service(store, "a", "second")
     await UpgradeScheduler(store, store, SystemClock(), Waves(services=1, pause=0.0)).poll()
     assert await _turns(store, *refs) == [False, True]
-
-
-async def test_it_says_what_holds_all_turns_for_as_long_as_that_does(store):
-    assert "while upgrade.services is 0" in UpgradeScheduler(store, store, SystemClock(), Waves(0, 0.0)).stopped_by
-    clock = _Clock()
-    upgrades = UpgradeScheduler(store, store, clock, Waves(services=1, pause=0.0))
-    await _service(store, "a", "first", "UpgradeFailed", _TURN)
-    assert upgrades.stopped_by == ""
-    await upgrades.poll()
-    assert upgrades.stopped_by == "no upgrade starts until these are ready: a/first"
-    await _service(store, "a", "first")
-    clock.time += upgrades.every
-    await upgrades.poll()
-    assert upgrades.stopped_by == ""
 
 
 async def test_services_of_another_release_have_their_turns_elsewhere(store):

@@ -282,9 +282,6 @@ class Space:
     async def is_gone(self, kind: str = "InferenceService", name: str = "demo") -> bool:
         return not await self.exists(kind, name)
 
-    async def has_none(self, kind: str) -> bool:
-        return not (await self.cluster.list(kind, self.name)).items
-
     async def secret(self, name: str = "demo-token") -> dict[str, str]:
         """The content of a Secret; empty while it does not exist."""
         try:
@@ -313,9 +310,6 @@ class Operator:
 
     async def metric(self, name: str, **labels: str) -> float:
         return await scrape.metric(self.port, f"legato_operator_{name}", **labels)
-
-    async def exceeds(self, before: float, name: str, **labels: str) -> bool:
-        return await self.metric(name, **labels) > before
 
     async def calls(self) -> Counter[tuple[str, str, str]]:
         """Number of calls to the API server by verb, kind and outcome."""
@@ -375,6 +369,5 @@ async def s(space: Callable[..., contextlib.AbstractAsyncContextManager[Space]])
 
 @pytest.fixture
 async def operator(s: Space) -> AsyncIterator[Operator]:
-    """The operator, running in `s`."""
     async with s.operator() as running:
         yield running

@@ -67,19 +67,6 @@ async def _is_kept(s, one, two):
     return not is_taken
 
 
-async def test_namespace_that_is_ending_is_not_let_alone(s, build):
-    """It loses its Leases and takes no new ones, and its services still have to be let go."""
-    service = build() | {"metadata": {"name": "demo", "namespace": s.name, "finalizers": ["test/held"]}}
-    await s.cluster.apply(service, "user")
-    await s.call("DELETE", f"/api/v1/namespaces/{s.name}")
-
-    async def taken():
-        return await NamespaceClaims(s.cluster, "one", TERMS).take(s.name) and not await s.exists("Lease", CLAIM)
-
-    await s.wait(taken)
-    await s.edit("InferenceService", "demo", lambda service: service["metadata"].pop("finalizers"))
-
-
 async def _ready(operator):
     answer = await operator.get("/readyz")
     return answer.status_code, "managed by another release" in answer.text

@@ -62,16 +62,6 @@ async def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_reported(s, buil
     assert not s.kubelet.drained, "the one that waited went, and without a drain"
 
 
-async def test_resource_that_no_node_has_is_named(s, build):
-    await s.make(build(decode={"resources": {"requests": {"nvidia.com/gqu": 1}}}))
-    await s.wait(lambda: s.condition("Ready"), ("False", "Unschedulable"))
-    assert await s.condition("DecodeReady") == ("False", "Unschedulable")
-    assert "Insufficient nvidia.com/gqu" in await s.message("Ready")
-    await s.wait(lambda: s.has_warning("Unschedulable"))
-    await s.make(build())
-    await s.wait(s.ready)
-
-
 def _make_node(api, name, more, labels, taints):
     """Makes a node that is ready, as its kubelet would report."""
 

@@ -3,6 +3,7 @@
 import aiohttp
 import pytest
 from aiohttp import web
+from answering_server import serving
 
 from legato_operator.local.probes import probe
 
@@ -21,11 +22,6 @@ async def test_the_message_is_meant_for_people(status: int, body: str, passed: b
     async def answer(_: web.BaseRequest) -> web.Response:
         return web.Response(status=status, text=body)
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    async with aiohttp.ClientSession() as session:
-        answered = await probe(session, f"http://127.0.0.1:{runner.addresses[0][1]}/readyz", 10.0)
-    await runner.cleanup()
+    async with serving(answer) as address, aiohttp.ClientSession() as session:
+        answered = await probe(session, f"http://{address}/readyz", 10.0)
     assert (answered.passed, answered.message) == (passed, message)

@@ -60,16 +60,6 @@ async def test_thousands_of_workers_are_asked_in_slots_and_all_answer():
     assert 1 < fleet.most <= worker_api.MAX_CONCURRENT
 
 
-async def test_all_gateways_are_asked_concurrently_up_to_a_bound():
-    most = gateway_api.MAX_CONCURRENT
-    fleet = Fleet(demand.encode(REPORT), full=most)
-    async with asking(HttpGateways, fleet.answer, timeout=60.0) as (gateways, address):
-        reports = await asyncio.gather(*(gateways.report(address, TOKENS) for _ in range(10 * most)))
-    assert reports == [REPORT] * (10 * most)
-    assert set(fleet.asked) == {("GET", "/demand", "Bearer t")}
-    assert fleet.most == most
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
