@@ -1,13 +1,12 @@
 """The search finds bounds that cost less or miss less, on services whose attainment is known by formula."""
 
-import re
 from dataclasses import dataclass
 
 import pytest
 from known_signals import spec
 from simulation_results import result, sample
 
-from legato_operator.api import parsing, rules
+from legato_operator.api import rules
 from legato_operator.api.resources import Spec
 from legato_simulator.manifest_tuning import Choice, tune
 from legato_simulator.report import tuning_text
@@ -101,26 +100,3 @@ def test_on_several_workloads_the_worst_attainment_and_all_hours_count():
     assert first.gpu_hours == pytest.approx(2 * first.results[0].gpu_hours)
     assert made.best.attainment < 0.95
     assert "None reaches 95%" in tuning_text.text(made)
-
-
-def test_the_lines_to_set_are_those_of_the_choice():
-    choice = Choice((("prefill", 2, 5), ("decode", 1, 3)), 300.0)
-    head = "apiVersion: serving.legato.dev/v1alpha1\nkind: InferenceService\nmetadata: {name: a}\n"
-    source = "  model: {source: {builtin: smollm2-135m-instruct}}\n"
-    text = f"{head}{tuning_text.lines(choice)}\n{source}"
-    assert parsing.parse(text).spec.scaling == choice.spec(spec(scaling=BOUNDS)).scaling
-
-
-def test_table_and_plot_have_every_choice_once_and_the_chosen_one_stands_out():
-    made = _tune()
-    _, *rows = tuning_text.rows(made)
-    assert rows[0][0].startswith("as written")
-    assert len(rows) == len({trial.choice for trial in (made.trials[0], *made.front)})
-    assert [row[0] for row in rows].count("front, chosen") == 1
-    assert sum(trial["front"] for trial in tuning_text.as_json(made)["trials"]) == len(made.front)
-    page = tuning_text.html(made, "T")
-    counts = {look: page.count(f'class="dot {look}" d="') for look in ("faint", "one", "written")}
-    assert counts == {"faint": len(made.trials), "one": len(made.front), "written": 1}
-    (chosen,) = re.findall(r'class="dot chosen" d="[^"]*"><title>([^<]*)<', page)
-    assert chosen.startswith(f"{made.best.attainment:.1%} for {made.best.gpu_hours:.2f}: prefill 4-")
-    assert page == tuning_text.html(made, "T")

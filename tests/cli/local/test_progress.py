@@ -69,14 +69,6 @@ async def test_a_process_that_ends_is_reported_during_a_start(world):
     assert await world.lines() == ["legato: demo-decode-0: exited with code 1, starts again in 0.2 s: boom"]
 
 
-async def test_a_start_without_news_says_what_it_waits_for(world):
-    await world.pod("demo-decode-0", "no worker is connected (a long story)")
-    for _ in range(2):
-        assert await world.lines() == []
-        await asyncio.sleep(progress.REMINDER)
-        assert await world.lines() == ["legato: waiting for demo-decode-0: no worker is connected"]
-
-
 async def test_after_the_start_only_changes_are_reported(world):
     await world.pod("demo-decode-0", "ready", ready=True)
     await world.condition("Ready", "True", "AllReady")

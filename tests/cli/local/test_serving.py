@@ -127,22 +127,6 @@ def test_no_more_workers_are_started_than_have_room_on_the_gpus(write, found, sp
     assert manifest.service.spec.scaling.gpu_budget == manifest.written["spec"]["scaling"].get("gpuBudget") == budget
 
 
-def test_pods_get_the_gpus_of_this_machine(found, monkeypatch):
-    asked = []
-
-    @contextlib.asynccontextmanager
-    async def open_cluster(*given):
-        asked.append(given[-1])
-        raise serving.CannotServe("enough")
-        yield
-
-    found(2)
-    monkeypatch.setattr(serving, "open_cluster", open_cluster)
-    with socket.socket() as listener, pytest.raises(serving.CannotServe):
-        serving.serve(up.QUICKSTART, serving.read_manifest(up.QUICKSTART), listener)
-    assert asked == [("0", "1")]
-
-
 def test_the_end_waits_for_no_download_that_an_edit_began(write, tmp_path, monkeypatch):
     """Nor does the process: its threads would keep it."""
     (tmp_path / "m.gguf").touch()

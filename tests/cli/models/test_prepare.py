@@ -18,12 +18,6 @@ def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(legato):
     assert err.startswith("legato prepare: KV cannot be BFloat16 with float16")
 
 
-def test_weights_are_rounded_as_asked(legato):
-    """The built-in model has 4-bit codes, which cannot be rounded again."""
-    code, _, err = legato("prepare", "--model", MODEL, "--quantization", "Int8")
-    assert (code, "engine.quantization is Int8, but its weights are quantized already" in err) == (2, True)
-
-
 def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_compiled_too(legato, monkeypatch):
     warm = []
 
@@ -56,9 +50,3 @@ REPOSITORY = "--hugging-face owner/name --revision " + "0" * 40
 )
 def test_flags_that_do_not_go_together_are_refused(flags, said, legato):
     assert legato("prepare", *flags.split()) == (2, "", f"legato prepare: {said}\n")
-
-
-def test_code_that_binds_threads_to_cores_is_kept_for_later_processes():
-    cores.prepare()
-    assert cores.thread_ids.signatures
-    assert cores.thread_ids.stats.cache_path

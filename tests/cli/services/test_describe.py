@@ -5,7 +5,7 @@ import json
 
 import pytest
 from known_signals import arriving, decoder, prefiller, spec
-from local_services import DEMO, answered, manifest, operations
+from local_services import answered
 
 from legato_cli import main
 from legato_cli.errors import ServiceUnavailable
@@ -13,7 +13,6 @@ from legato_cli.services import asking, describe, explain, showing, status
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import Signals
-from legato_operator.local.store import Store
 
 NOW = "2026-12-01T09:00:00Z"
 BARE = {"name": "chat", "namespace": "prod", "generation": 1, "conditions": [], "pods": [], "scaling": None}
@@ -75,17 +74,6 @@ def test_every_section_is_in_words():
 def test_a_service_that_nobody_has_looked_at_yet_has_no_empty_sections():
     assert list(describe.lines(BARE | {"events": []})) == ["chat in namespace prod, generation 1"]
     assert list(status.lines(BARE))[1:] == ["NAME  READY  RESTARTS  REVISION  STATE"]
-
-
-async def test_events_that_legato_up_recorded_are_described():
-    store = Store(lambda: NOW)
-    await store.apply(manifest(), "user")
-    running, stored = operations(store), await store.get(DEMO)
-    for number in range(150):
-        await running.recent.record(stored, number % 2 == 1, "Scaling", f"number {number}")
-    events = (await running.answer({"do": "describe"}))["describe"]["events"]
-    assert len(events) == 100  # those that are kept
-    assert (events[-1]["type"], events[-1]["message"]) == ("Warning", "number 149")
 
 
 CAPPED = {"allowed": 2, "cappedBy": "scaling.gpuBudget"}

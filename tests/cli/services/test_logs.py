@@ -8,7 +8,6 @@ from local_services import answered, operations
 from legato_cli import main
 from legato_cli.services import log_lines, logs
 from legato_cli.services.log_lines import LogLines
-from legato_operator.local.logs import Logs
 from legato_operator.local.store import Store
 
 
@@ -63,15 +62,6 @@ def test_following_shows_new_lines_and_nothing_twice():
 def test_a_worker_that_wrote_nothing_is_named():
     error = "decode-9 has written nothing (there are lines of: decode-0)"
     assert log_lines.answer(_lines("a"), {"pod": "decode-9"}) == {"error": error}
-
-
-def test_lines_hidden_from_the_terminal_are_kept():
-    shown, lines = [], LogLines()
-    written = Logs(shown.append, hidden=("INFO ",), keep=lines.add)
-    written.line("decode-0", "INFO started")
-    written.line("decode-0", "WARNING slow")
-    assert shown == ["decode-0 | WARNING slow\n"]
-    assert _printed(lines) == ["decode-0 | INFO started", "decode-0 | WARNING slow"]
 
 
 async def test_a_running_service_is_asked(legato):

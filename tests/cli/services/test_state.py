@@ -1,7 +1,6 @@
 """`legato state`: answers of gateways on their control ports, for the service's token."""
 
 import contextlib
-import json
 
 import certificates
 import pytest
@@ -10,8 +9,7 @@ from fake_gateway import FakeGateway
 
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
-from legato_cli.ui import sources
-from legato_cli.ui.target import ControlTarget, UITarget
+from legato_cli.ui.target import UITarget
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.security.tls_files import server_context
 
@@ -58,14 +56,3 @@ async def test_a_gateway_that_does_not_answer_is_named():
 async def test_without_a_ready_gateway_there_is_no_state():
     with pytest.raises(ServiceUnavailable, match="no gateway of this service is ready"):
         await _read(UITarget((), "secret", {}))
-
-
-def test_states_are_printed_one_after_another(monkeypatch, legato):
-    async def read(_source):
-        return [{"gateway": "g0"}, {"gateway": "g1"}]
-
-    monkeypatch.setattr(state, "read", read)
-    monkeypatch.setattr(sources, "source", lambda *_: None)
-    code, out, _ = legato("state")
-    assert code == 0
-    assert json.loads("[" + out.replace("}\n{", "},{") + "]") == [{"gateway": "g0"}, {"gateway": "g1"}]

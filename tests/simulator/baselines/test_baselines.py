@@ -195,28 +195,12 @@ def test_a_plan_is_the_work_of_each_half_minute():
     assert [slot[1] for slot in made] == pytest.approx([0.05, 0.05, 0.1 * 0.1 / 30], abs=1e-4)
 
 
-def test_a_busy_prefill_worker():
-    """Prompts of 90 and 190 tokens take 0.1 s and 0.2 s."""
-    assert _ground(Arrival(0, 90, 1), Arrival(1, 190, 1)).prefill_rate == pytest.approx(2 / 0.3)
-
-
-def test_seen_prefixes_are_cached():
-    arrivals = [Arrival(0, 1024, 1, (1, 2)), Arrival(1, 1100, 1, (1, 2, 3)), Arrival(2, 1100, 1, (4, 2))]
-    assert _ground(*arrivals).uncached == (1024, 76, 1100)
-
-
 def test_rows_are_bounded_by_time_and_by_room():
     """40 rows make a step of 0.05 s; sequences of 100 + 10/2 tokens fit 95 times into 10,000."""
     short, long = (_ground(Arrival(0, 100, 10), tpot=tpot) for tpot in (0.05, 1.0))
     assert (short.rows, short.full) == pytest.approx((40, 40 * 105 / 10_000))
     assert (long.rows, long.full) == pytest.approx((10_000 / 105, 1))
     assert short.decode_rate == pytest.approx(40 / (10 * 0.05))
-
-
-def test_pairs_count_the_tokens_before():
-    """4 tokens after 10: 4 × (10 + 2.5) pairs."""
-    step = StepTimes(per_step=1, per_row=0, per_context=0, per_token=0, per_pair=0.5)
-    assert _ground(Arrival(0, 1, 1), step=step).prefill_seconds(4, 10) == pytest.approx(1 + 0.5 * 50)
 
 
 MIXED = dataclasses.replace(

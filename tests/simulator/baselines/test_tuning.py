@@ -60,8 +60,3 @@ def test_search_finds_what_the_whole_grid_has(decode_for):
     found = _tune(need, _grid(8))
     assert found.result.gpu_hours == best(tried)[1].gpu_hours
     assert found.runs < 48
-
-
-def test_every_grid_is_searched():
-    made = _tune(Need((1, 1)), Grid((2.0,), (2.0,), Fixed), Grid((1.0,), (1.0,), Fixed))
-    assert (made.settings, made.runs) == (Settings(1, 1, Fixed), 2)

@@ -49,10 +49,6 @@ def _comparison(*workloads):
     return Comparison(tuple(entries))
 
 
-def _page(**changes):
-    return report.html(Comparison((Entry(result(**changes)),)), "T")
-
-
 def test_every_result_and_every_plot_of_every_workload_is_there():
     made = _comparison("steady", "step")
     page = report.html(made, "T")
@@ -65,12 +61,6 @@ def test_every_result_and_every_plot_of_every_workload_is_there():
     figures = re.findall(r"<b>([^<]*)</b> <span class=\"unit\">([^<]+)<", page)
     assert [name for name, _ in figures] == plots * 2
     assert page == report.html(_comparison("steady", "step"), "T")
-
-
-def test_a_single_result_is_a_report_too():
-    text = Checked(_page()).text
-    assert "Overview" not in text
-    assert "legato" in text
 
 
 def test_it_needs_nothing_from_elsewhere_and_no_script():

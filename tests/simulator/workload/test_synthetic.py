@@ -61,15 +61,6 @@ def test_hit_rate_shift_changes_what_prompts_share():
     assert len({a.blocks[0] for a in found[0] if a.blocks}) == 32
 
 
-def test_step_is_five_times_as_much_and_a_burst_comes_after_long_idleness():
-    before, during, after, _ = (len(part) for part in quarters("step"))
-    assert (during, after) == pytest.approx((5 * before, before), rel=0.15)
-    arrivals = named("idle-burst")
-    burst = sum(1200 <= a.at < 1500 for a in arrivals)
-    assert burst == pytest.approx(3000, rel=0.1)
-    assert len(arrivals) - burst < 0.1 * burst
-
-
 @pytest.mark.parametrize(
     ("name", "trace", "message"),
     [

@@ -124,16 +124,6 @@ def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
     assert (prefill.backlog, decode.backlog) == backlogs
 
 
-def test_what_is_computed_of_a_prompt_no_longer_waits():
-    """Two seconds are 16,732 tokens, so the second prompt has room when 11,268 of the first one are computed."""
-    worker, _ = workers = _workers("pd")
-    dispatcher = _dispatcher(*workers, **WAIT)
-    _send(dispatcher, 16_000, 12_000)
-    _check_queued(dispatcher, [12_000], "prefill")
-    dispatcher.dispatch(1.0 + (worker.ends - 1.0) * 0.75)
-    assert not dispatcher.queue
-
-
 @pytest.mark.parametrize(
     ("lengths", "queued"),
     [
