@@ -198,9 +198,6 @@ class Service:
         servers = [p for p in tree if "worker" in (line := _command(p)) and name in line]
         return [p for server in servers for p in (server, *server.children(recursive=True))]
 
-    def epoch(self, name: str) -> str:
-        return str(self.worker(name).get("epoch", ""))
-
     def until_connected(self, name: str, not_epoch: str = "") -> None:
         self.until(
             lambda: (w := self.worker(name)).get("connection") == "connected" and w["epoch"] != not_epoch,
@@ -288,7 +285,6 @@ def _die_with_pytest() -> None:
 
 
 def _command(process: psutil.Process) -> list[str]:
-    """Empty once it has ended."""
     try:
         line: list[str] = process.cmdline()
     except psutil.Error:
