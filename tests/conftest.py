@@ -77,7 +77,6 @@ def pytest_pycollect_makeitem(name: str, obj: object) -> None:
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The event loop of coroutines."""
     if request.node.get_closest_marker("virtual_time"):
         return "asyncio", {"loop_factory": VirtualLoop}
     return "asyncio", {"use_uvloop": request.node.get_closest_marker("uvloop") is not None}

@@ -60,7 +60,6 @@ class Release(NamedTuple):
         self._apply("upgrade", PRESENT, *values)
 
     def revision(self) -> str:
-        """Returns the latest revision."""
         history = json.loads(self._helm("history", "--output", "json"))
         return str(max(int(each["revision"]) for each in history))
 

@@ -82,7 +82,6 @@ def path(resource: Resource, namespace: str = "", name: str = "") -> str:
 
 
 def items(resource: Resource, namespace: str = "", selector: str = "") -> list[Object]:
-    """All objects, without their kinds."""
     status, listing = call("GET", f"{path(resource, namespace)}?labelSelector={quote(selector)}")
     assert status == 200, f"the cluster does not know {resource}"
     found: list[Object] = listing["items"]
@@ -105,7 +104,6 @@ class Namespace:
         return run("kubectl", "--namespace", self.name, *arguments, stdin=stdin, patience=patience)
 
     def apply(self, manifest: str) -> None:
-        """Applies a manifest's text."""
         self.kubectl("apply", "--filename", "-", stdin=manifest)
 
     def get(self, resource: Resource, name: str) -> Object:

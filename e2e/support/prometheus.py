@@ -88,7 +88,6 @@ def scraping(service: Service) -> Iterator[None]:
 
 
 def ask(query: str) -> list[Object]:
-    """Answers a query."""
     server = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy"
     answer = json.loads(kube.run("kubectl", "get", "--raw", f"{server}/api/v1/query?query={quote(query)}"))
     found: list[Object] = answer["data"]["result"]

@@ -84,7 +84,6 @@ class Service:
         kube.until(lambda: self.condition("GatewayReady").get("status") == "True", f"{self.name}'s gateways are ready")
 
     def events(self) -> list[Object]:
-        """Returns the Events about it."""
         return [each for each in self.namespace.list("events") if each["regarding"].get("name") == self.name]
 
     def until_event(self, reason: str, patience: float = PATIENCE) -> None:

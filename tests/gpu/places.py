@@ -58,7 +58,6 @@ def over(always: dict[str, tuple[Any, ...]] | None = None, **choices: tuple[Any,
 
 
 def combinations(test: Any, place: Place) -> Iterator[dict[str, Any]]:
-    """All arguments but `place`."""
     first = {name: values[:1] for name, values in test.choices.items()}
     choices = {"dtype": place.dtypes, **test.always, **(first if place.small else test.choices)}
     for values in itertools.product(*choices.values()):

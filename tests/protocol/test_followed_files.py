@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from waiting import until
 
 from legato_protocol import names
 from legato_protocol.model_files import adapter_list
@@ -28,12 +29,6 @@ class Watched:
 
     def __str__(self):
         return self._path.name
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - of a file
-            await asyncio.sleep(0.001)
 
 
 async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_nothing(tmp_path):

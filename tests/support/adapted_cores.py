@@ -92,7 +92,6 @@ class Adapted:
         self.until(lambda: all(worker.finished(id=id) for id in ids), **patience)
 
     def serve(self, worker, id, adapter="", **params):
-        """Asks, and checks the answer."""
         self.ask(worker, id, adapter, **params)
         self.finish(worker, id)
         assert worker.tokens(id) == self.expected(adapter, count=params.get("max_tokens", 6))

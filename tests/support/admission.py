@@ -18,7 +18,6 @@ def worker(name: str, **overrides: Any) -> WorkerView:
 
 
 def snapshot(**overrides: Any) -> FleetSnapshot:
-    """One unified worker."""
     return FleetSnapshot((worker("u0", **overrides),))
 
 

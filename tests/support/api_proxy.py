@@ -24,7 +24,6 @@ class ApiProxy:
         self.url = ""
 
     def end_watches(self) -> None:
-        """Cut all that are open."""
         for task in self._watches:
             task.cancel()
 
@@ -81,7 +80,6 @@ def is_watch(request: web.Request) -> bool:
 
 
 def refusal(code: int, **headers: str) -> web.Response:
-    """As the API server refuses."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return web.json_response(FAILURE | {"code": code, "message": f"refused with {code}"}, status=code, headers=named)
 

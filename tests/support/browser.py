@@ -86,7 +86,6 @@ class BrowserPage:
         return seen
 
     async def resize(self, width: int, height: int) -> None:
-        """The window, in CSS pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )

@@ -91,7 +91,6 @@ class ApiServer:
         return yaml.safe_dump(found)
 
     def client(self) -> ApiClient:
-        """A client with every right."""
         return ApiClient(self.configuration())
 
     @cached_property

@@ -28,7 +28,6 @@ def worker() -> WorkerMetrics:
 
 
 def registries() -> dict[str, Any]:
-    """By process."""
     return {"gateway": Metrics().registry, "worker": worker().registry, "operator": OperatorMetrics().registry}
 
 
@@ -38,5 +37,4 @@ def families() -> Iterator[Metric]:
 
 
 def names() -> set[str]:
-    """As queries write them."""
     return {family.name + suffix for family in families() for suffix in SUFFIXES[family.type]}

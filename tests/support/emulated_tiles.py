@@ -79,7 +79,6 @@ def _own_state():
 
 @njit
 def _own_tile(tile):
-    """The address of this tile."""
     return _AT_TILES + (numba.get_thread_id() * 8 + tile) * 1024
 
 

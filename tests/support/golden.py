@@ -82,7 +82,6 @@ class Golden:
         )
 
     def take(self, made: Plan) -> None:
-        """Apply what a pass wants."""
         for action in (action for phase in made.phases for action in phase.actions):
             if isinstance(action, SetToken):
                 token = secret.manifest(self.service, replace(action.token, token="random"))

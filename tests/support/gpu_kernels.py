@@ -107,7 +107,6 @@ def sampled(chips: Sequence[str], whole: bool = True) -> list[Described]:
 
 
 def all_described(chips: Sequence[str], whole: bool) -> list[list[Described]]:
-    """Both, in one process."""
     return [described(chips, whole), sampled(chips, whole)]
 
 
@@ -128,7 +127,6 @@ def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
 
 
 def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
-    """Launches, each with its shape."""
     for shape in ATTENTION if whole else (EVERY_RUN[chip],):
         yield str(shape), partial(attend, chip, shape)
     for name, rows in CODES if whole else CODES[:1]:

@@ -106,7 +106,6 @@ class Pair:
         self.run(seconds)
 
     def wait(self, holds):
-        """Time passes until it holds."""
         wait(holds, lambda: self.run(0.05))
 
     def deliver(self):

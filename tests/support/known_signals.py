@@ -75,7 +75,6 @@ def lengths(draw: st.DrawFn) -> tuple[PromptLengths, ...]:
 
 @st.composite
 def traffics(draw: st.DrawFn) -> Traffic:
-    """Anything that gateways may tell."""
     held = draw(st.integers(0, 200))
     causes = st.sampled_from(("prefill", "decode_room", "credits", "no_worker"))
     return Traffic(

@@ -47,7 +47,6 @@ def _message(before: bytes, inner: Part) -> Part:
 
 
 def _object(pair: Callable[[int], bytes]) -> Part:
-    """An object of distinct keys."""
 
     def pairs(size: int) -> Iterator[bytes]:
         number = 0

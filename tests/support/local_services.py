@@ -30,7 +30,6 @@ def manifest(name: str = "demo", **spec: Any) -> dict[str, Any]:
 
 
 def write(path: Path, name: str = "demo", **spec: Any) -> Path:
-    """The manifest in a file."""
     path.write_text(yaml.safe_dump(manifest(name, **spec)))
     return path
 

@@ -142,7 +142,6 @@ class Fuzz:
             body["n"] = 2
 
     def _break(self, body: Any) -> None:
-        """Something in it becomes anything."""
         inner = (
             [(body, key) for key in body]
             if isinstance(body, dict)

@@ -76,7 +76,6 @@ SHARED = {
 
 
 def whole(schema: dict[str, Any]) -> dict[str, Any]:
-    """With what its references mean."""
     return {**schema, "$defs": {"shared": SHARED}}
 
 

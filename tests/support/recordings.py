@@ -19,6 +19,5 @@ def recorded_round(at: float, signals: Signals, prefill: int = 1, decode: int = 
 
 
 def write(path: Path, rounds: Iterable[SignalRound]) -> Path:
-    """A recording of them."""
     path.write_bytes(b"".join(signal_round.encode(each) + b"\n" for each in rounds))
     return path

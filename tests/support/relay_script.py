@@ -106,7 +106,6 @@ class Scripted(Simulation):
         return Peer(name, self.workers[name].engine.epoch, name.encode())
 
     def view(self, name: str) -> WorkerView:
-        """Routing's view of that worker."""
         (view,) = [view for view in self.fleet.snapshot().workers if view.name == name]
         return view
 

@@ -227,7 +227,6 @@ class Simulation:
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
 
     def happen(self) -> None:
-        """One thing at random."""
         kinds = (self.submit, self.work, self.pass_time, self.connect, self.disturb, self.read, self.leave)
         self.random.choices(kinds, (2, 10, 3, 3, 2.5, 4, 0.3))[0]()
         self.check()

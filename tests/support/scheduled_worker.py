@@ -262,7 +262,6 @@ class Worker:
         return emissions
 
     def grant(self, request: Request, blocks: int = 64) -> None:
-        """Its receiver has room."""
         self.outgoing.grant(outgoing_of(request), blocks)
 
     def migrate(self, request: Request, blocks: int) -> None:
@@ -271,7 +270,6 @@ class Worker:
         self.grant(request, blocks)
 
     def finish(self, request: Request) -> SequenceKV | None:
-        """All that is handed over."""
         return self.outgoing.finish(outgoing_of(request))
 
     def hand_over(self, request: Request, receiver: "Worker", transfer: IncomingTransfer) -> None:
@@ -296,7 +294,6 @@ class Worker:
 
     @property
     def counts(self) -> Any:
-        """Blocks by state."""
         return self.pool.counts()
 
     @property

@@ -151,7 +151,6 @@ class ScriptedGeneration:
 
 
 def capital(request: GenerationRequest) -> list[Step]:
-    """Every choice says the same."""
     each = range(request.choices)
     said = [Delta(choice, text, (token(text[0], at),)) for at, text in ((0, "Paris"), (5, " é")) for choice in each]
     return [*said, *(Delta(choice, "!", (token("!", 7),), "stop") for choice in each)]

@@ -115,7 +115,6 @@ class World:
         return [pod for pod in self.pods.values() if not (pod.ready or pod.leaving or pod.blocked or pod.failed)]
 
     def come_up(self, pod):
-        """Or fail."""
         if pod.pool in self.broken and self._chunks[pod.name] == BROKEN:
             self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff", blocked_for=301.0)
         else:
@@ -123,11 +122,9 @@ class World:
             self.pods[pod.name] = dataclasses.replace(pod, **up, state=WorkerState(0, False, "ucx:tcp"))
 
     def work(self, pod):
-        """A sequence begins there."""
         self.pods[pod.name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, busy=1))
 
     def rest(self):
-        """All sequences end."""
         for pod in [pod for pod in self.pods.values() if pod.state]:
             self.pods[pod.name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, busy=0))
 

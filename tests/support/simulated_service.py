@@ -40,7 +40,6 @@ KIND = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, start=30.0)  # a
 
 
 def steady(seconds: float, each: float = 0.1, tokens: int = 2000, since: float = 0.0, output: int = 20):
-    """Requests at even distances."""
     return [Arrival(since + each * number, tokens, output) for number in range(round(seconds / each))]
 
 

@@ -6,7 +6,6 @@ from legato_simulator.engine.result import Quantiles, Result, Sample
 
 
 def sample(at: float, **changes: Any) -> Sample:
-    """A quiet moment."""
     quiet = {
         "arrivals_per_second": 4.0,
         "tokens_per_second": 16_000.0,

@@ -91,7 +91,6 @@ def _write(file: Path) -> None:
 
 
 def _weights(tokens: list[str]) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-    """Rows are outputs."""
     chance = np.random.default_rng(7)
 
     def drawn(outputs: int, inputs: int, spread: float) -> np.ndarray[Any, np.dtype[np.float32]]:
