@@ -46,13 +46,9 @@ def _observed(build, now=1000.0, prefill=1, decode=1, status=None, mode="Managed
     """A service with this spec over the usual one, and pools of these sizes."""
     spec = spec or {}
     scaling = {"mode": mode, "prefill": {"max": 10}, **spec.get("scaling", {})}
-    known = {
-        "now": now,
-        "timestamp": f"1970-01-01T00:{int(now // 60):02}:{now % 60:09.6f}+00:00",
-        "status": status or {},
-    }
-    item = build(**spec | {"scaling": scaling})
-    return observed(item, pools({"prefill": prefill, "decode": decode}), **known | changes)
+    at = f"1970-01-01T00:{int(now // 60):02}:{now % 60:09.6f}+00:00"
+    known = {"now": now, "timestamp": at, "status": status or {}, **changes}
+    return observed(build(**spec | {"scaling": scaling}), pools({"prefill": prefill, "decode": decode}), **known)
 
 
 class _Looks:
@@ -461,3 +457,12 @@ def test_it_is_told_no_more_when_it_can_be_met_and_anew_only_after_as_long(look)
         assert look(now, IDLE, spec=spec).condition.message == ""
     assert look(1060.0, spec=LOW).condition.message
     assert look(1062.0, spec=MET).condition.message == ""
+
+
+def test_at_rest_the_arithmetic_is_written_once_it_differs_and_no_sooner_than_after_thirty_seconds(look):
+    before = look(known=IDLE, spec=MET).status
+    soon = look(1028.0, status={"scaling": before}, spec=LOW).status
+    late = look(1030.0, status={"scaling": before}, spec=LOW).status
+    assert "unmet" not in soon["pools"]["decode"]
+    assert late["pools"]["decode"]["unmet"]
+    assert look(1500.0, status={"scaling": late}, spec=LOW).status == late

@@ -225,6 +225,16 @@ class Service:
         draft.replace(self.file)
         self.until(lambda: "change applied" in self.log()[before:], "the change is applied")
 
+    def gateways(self) -> set[int]:
+        tree = psutil.Process(self.process.pid).children()
+        return {process.pid for process in tree if "gateway" in _command(process)}
+
+    def edit_gateway(self, *changes: tuple[str, str]) -> None:
+        """Edits what another gateway has to know, until that one serves."""
+        before = self.gateways()
+        self.edit(*changes)
+        self.until(lambda: (now := self.gateways()) and not now & before, "another gateway serves")
+
     def scale(self, pool: str, replicas: int) -> None:
         """Until the pool has that many workers, all of them connected."""
         if len(self.workers(pool)) != replicas:
@@ -362,6 +372,16 @@ def service(shared: SharedService) -> Service:
     """The service that others have used before, and will use: each test leaves it as it was, at rest, with a prefill
     and a decode worker."""
     return shared.get()
+
+
+@pytest.fixture(scope="module")
+def reasoning(shared: SharedService) -> Iterator[None]:
+    """The gateway separates what the model thinks from what it says."""
+    off, think = 'reasoningParser: "Off"', 'reasoningParser: "Think"'
+    shared.get().edit_gateway((off, think))
+    yield
+    if think in shared.get().file.read_text():  # it is another service after a failure
+        shared.get().edit_gateway((think, off))
 
 
 @pytest.fixture(scope="module")

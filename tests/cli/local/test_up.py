@@ -73,6 +73,7 @@ def test_any_name_becomes_one_that_is_valid(name, service, served):
     assert (model_manifest.service_name(name), model_manifest.served_name(name)) == (service, served)
 
 
+UP = "-f m.yaml --port 0"
 NOWHERE = QUICKSTART.replace("builtin: smollm2-135m-instruct", "path: /no/such/model")
 
 
@@ -85,18 +86,10 @@ NOWHERE = QUICKSTART.replace("builtin: smollm2-135m-instruct", "path: /no/such/m
         (".", "", "config.json"),
         (f"{BUILTIN} -f m.yaml", "", "not allowed with"),
         ("-f none.yaml", "", "No such file or directory"),
-        (
-            "-f m.yaml --port 0",
-            "spec: {decode: {replica: 2}}",
-            "spec.decode.replica: unknown field; did you mean replicas?",
-        ),
-        ("-f m.yaml --port 0", "a: [", "line 1"),
-        (
-            "-f m.yaml --port 0",
-            f"{QUICKSTART}  engine: {{numerics: Invariant}}\n",
-            "spec.engine.numerics: Invariant is not",
-        ),
-        ("-f m.yaml --port 0", NOWHERE, "no such file or folder"),
+        (UP, "spec: {decode: {replica: 2}}", "spec.decode.replica: unknown field; did you mean replicas?"),
+        (UP, "a: [", "line 1"),
+        (UP, f"{QUICKSTART}  engine: {{numerics: Invariant}}\n", "spec.engine.numerics: Invariant is not"),
+        (UP, NOWHERE, "no such file or folder"),
         (f"{BUILTIN} --port PORT", "", "port PORT is in use"),
     ],
 )

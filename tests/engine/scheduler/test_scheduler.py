@@ -9,6 +9,20 @@ from legato_protocol.sampling.parameters import SamplingParams
 
 
 @pytest.mark.parametrize(
+    ("most", "clients", "expected"),
+    [
+        (8, [ask(7, start, max_tokens=1) for start in range(0, 500, 100)], [8, 8, 8, 8, 3]),
+        (1, [ask(5, max_tokens=2)], [1] * 6),
+    ],
+)
+def test_chunk_tokens_bound_the_prompt_tokens_of_a_step(most, clients, expected):
+    worker = Worker(chunk_tokens=most)
+    worker.add_all(clients)
+    worker.run(*clients)
+    assert [sum(len(row.tokens) for row in batch.rows) for batch in worker.batches] == expected
+
+
+@pytest.mark.parametrize(
     ("first", "tokens", "fields", "cached"),
     [
         (ask(14), (*prompt(12), 77, 78), {}, 12),

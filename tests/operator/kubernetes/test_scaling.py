@@ -83,13 +83,8 @@ async def _has(s, workers):
     """True if there are that many workers, as desired, and nothing is in progress."""
     pool = await _pool(s)
     status = pool.get("status", {})
-    counts = (
-        len(await s.pods("decode")),
-        pool["spec"]["replicas"],
-        status.get("replicas"),
-        status.get("readyReplicas"),
-    )
-    return set(counts) == {workers} and await s.condition("Progressing") == ("False", "UpToDate")
+    sizes = (len(await s.pods("decode")), pool["spec"]["replicas"], status.get("replicas"), status.get("readyReplicas"))
+    return set(sizes) == {workers} and await s.condition("Progressing") == ("False", "UpToDate")
 
 
 async def _has_workers(s, count):
