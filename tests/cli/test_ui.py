@@ -138,7 +138,7 @@ async def test_an_answer_that_breaks_off_does_not_look_complete(page):
             await answer.read()
 
 
-async def test_a_running_service_gives_its_ready_gateways_its_token_and_what_was_decided():
+async def test_a_running_service_gives_its_ready_processes_its_token_and_what_was_decided():
     store, scaling = Store(lambda: "2026-01-01T00:00:00Z"), {"pools": {}, "records": []}
     await store.apply(manifest(), "test")
     await store.patch_status(DEMO, {"scaling": scaling})

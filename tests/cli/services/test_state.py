@@ -9,7 +9,7 @@ from fake_gateway import FakeGateway
 
 from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
-from legato_cli.ui.target import UITarget
+from legato_cli.ui.target import ControlTarget, UITarget
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.security.tls_files import server_context
 

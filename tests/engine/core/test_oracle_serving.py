@@ -15,6 +15,7 @@ import torch
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, llama
 
+from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
