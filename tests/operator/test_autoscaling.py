@@ -120,7 +120,7 @@ def test_nobody_scales_a_service_that_others_scale_or_that_ends(look, changes):
 
 
 def _holding(requests):
-    held = {"held_requests": requests, "held_tokens": 10 * requests, "held_prompt_tokens": 10 * requests}
+    held = {"queued_requests": requests, "queued_tokens": 10 * requests, "queued_prompt_tokens": 10 * requests}
     return pod("gateway-0", common.GATEWAY, report=report(**held))
 
 
