@@ -26,12 +26,14 @@ class OutputProcessor:
         """Processes one row of a step, which computed the KV of `computed` tokens. Ended requests are ignored."""
         if request.state is not RUNNING:
             return
-        sampled = output.sampled if isinstance(output, Scored) else output
         if isinstance(output, Scored):
             if output.fault:
                 self._end_faulted(request, output.fault, result)
                 return
             self._score(request, output, result)
+            sampled: Sequence[Sampled] = output.sampled
+        else:
+            sampled = output
         for one in sampled:
             if one.fault:
                 self._end_faulted(request, one.fault, result)
@@ -40,7 +42,8 @@ class OutputProcessor:
         if request.computed > request.farthest:
             request.farthest = request.computed
             request.preemptions = 0
-        if self._tables.store(request) and (request.sending or request.room is not None):
+        full = request.computed >= (request.stored + 1) * self._limits.block_size
+        if full and self._tables.store(request) and (request.sending or request.room is not None):
             result.advanced.append(request)
         if request.room is not None:
             self._process_prefill(request, sampled, result)
@@ -87,7 +90,8 @@ class OutputProcessor:
             if finish is not None:
                 sampled = sampled[: request.outputs - index]
                 break
-        self._tables.store(request)  # a hand-off may have brought the KV of these tokens, too
+        if request.computed > request.prompt_len + index:  # a hand-off brought the KV of these tokens, too
+            self._tables.store(request)
         if finish is not None:
             request.finish = finish
             self._lengths.add_ended(request)

@@ -38,11 +38,16 @@ MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step in flight, the requests of its rows, and the time when it was scheduled."""
+    """A step in flight, the requests of its rows, and the time when it was scheduled.
+
+    `work` are its features for `StepCost`: decode rows, their context tokens, prompt tokens, pairs. Logprobs of
+    `scored` of its prompt tokens are requested."""
 
     batch: Batch
     requests: list[Request]
     began: float
+    work: tuple[int, int, int, float]
+    scored: int
 
 
 class Scheduler:
@@ -121,8 +126,7 @@ class Scheduler:
         """Seconds that the first step in flight should take; 0: unknown. None if there is no step in flight."""
         if not self._steps:
             return None
-        batch = self._steps[0].batch
-        return self._cost.expected(*_work(batch), _scored(batch))
+        return self._cost.expected(*self._steps[0].work, self._steps[0].scored)
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
         """Processes the runner's output of the first step in flight. Its KV events are then in `pool.events.take()`.
@@ -134,7 +138,7 @@ class Scheduler:
         step = self._steps.popleft()
         self._tables.end_step()
         result = StepResult()
-        result.decode_rows, context, result.prompt_tokens, attended = _work(batch)
+        result.decode_rows, context, result.prompt_tokens, attended = step.work
         served: defaultdict[str, int] = defaultdict(int)
         for request, row, sampled in zip(step.requests, batch.rows, output, strict=True):
             computed = len(row.tokens)
@@ -144,12 +148,12 @@ class Scheduler:
                 result.prompts.append((request, max(0, fresh)))
             self._output.process_row(request, computed, sampled, result)
         self._tenants.add(served)
-        scoring = sum([row.seconds for row in output if isinstance(row, Scored)])
+        scoring = sum([row.seconds for row in output if isinstance(row, Scored)]) if step.scored else 0.0
         seconds = now - max(step.began, self._ended) - scoring
         self._ended = now
         self._queue.measure(result.prompt_tokens, seconds)
         self._cost.measure(result.decode_rows, context, result.prompt_tokens, attended, seconds)
-        self._cost.measure_scores(_scored(batch), scoring)
+        self._cost.measure_scores(step.scored, scoring)
         return result
 
     # Ending
@@ -267,8 +271,9 @@ class Scheduler:
         if not rows:
             return None
         self._tables.launch(requests)
-        self._steps.append(_Step(Batch(tuple(rows), tuple(self._tables.copies)), requests, now))
-        return self._steps[-1].batch
+        batch = Batch(tuple(rows), tuple(self._tables.copies))
+        self._steps.append(_Step(batch, requests, now, _work(batch), _scored(batch)))
+        return batch
 
     def _may_start(self) -> bool:
         """True if `schedule` might start a waiting request."""
@@ -282,8 +287,10 @@ class Scheduler:
 
     def _utilization(self, used_blocks: int) -> float:
         slots, size = used_blocks * self.limits.block_size, self.limits.block_size
-        ends = ((r, end) for r in self._registry for end in (len(r.blocks), *[table.end for table in r.windows]))
-        empty = sum(end * size - request.computed for request, end in ends)
+        empty = sum([len(request.blocks) * size - request.computed for request in self._registry])
+        if self.limits.windows:
+            ends = [(table.end, request.computed) for request in self._registry for table in request.windows]
+            empty += sum([end * size - computed for end, computed in ends])
         empty += sum(transfer.fresh * size for transfer in self.incoming)
         return max(0.0, 1 - empty / slots) if slots else 1.0
 
@@ -311,7 +318,7 @@ class Scheduler:
 
 
 def _work(batch: Batch) -> tuple[int, int, int, float]:
-    """The step's features for `StepCost`: decode rows, their context tokens, prompt tokens, pairs."""
+    """The step's features, see `_Step`."""
     rows, context, tokens, attended = 0, 0, 0, 0.0
     for row in batch.rows:
         computed = len(row.tokens)

@@ -3,6 +3,7 @@
 import pytest
 from scheduled_worker import Worker, ask
 
+from legato_engine.scheduler.queueing.admission import AdmissionControl
 from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS
 from legato_engine.scheduler.requests.request import RequestState
 
@@ -88,6 +89,25 @@ def test_a_single_sequence_starts_although_its_growth_has_no_room_yet():
     worker = Worker(num_blocks=8, growth_tokens=100)
     worker.incoming.abandon(worker.granted(ask(13)))
     assert started(worker, ask(10, 100, max_tokens=20))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_those_that_run_are_counted_once_for_all_that_start(monkeypatch, elsewhere):
+    """A count for each would take time by the square of their number. What starts needs 3 blocks of 16."""
+    worker, counted, growth = Worker(num_blocks=208, max_running=100, chunk_tokens=100), [], AdmissionControl.growth
+    worker.add_all(ask(4, 10 * n, max_tokens=20) for n in range(64))
+    worker.steps(4)
+    assert (worker.load.running, worker.load.growth_blocks, worker.counts.free) == (64, 64, 64 + 16)
+    monkeypatch.setattr(AdmissionControl, "growth", lambda *given: counted.append(given) or growth(*given))
+    clients = [ask(7, 5000 + 10 * n, max_tokens=20) for n in range(9)]
+    if elsewhere:
+        transfers = [worker.reserve(client, room=n) for n, client in enumerate(clients)]
+        assert worker.incoming.grants() == tuple(transfers[:5])
+    else:
+        worker.add_all(clients)
+        assert len(worker.begin().rows) == 64 + 5
+        worker.end()
+    assert len(counted) < 64 + 4 * 9
 
 
 @pytest.mark.parametrize("incoming", [False, True])

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from scheduled_worker import Worker, ask
 
+from legato_engine.scheduler.planning.planner import MOST_EXAMINED
 from legato_engine.scheduler.requests.request import RequestState
 from legato_engine.scheduler.scheduler import MOST_AHEAD
 
@@ -144,6 +145,13 @@ def test_prompts_that_wait_for_room_in_a_step_are_in_the_next_one():
     run(worker)
     prompts = [sum(len(row.tokens) for row in batch.rows if len(row.tokens) > 1) for batch in worker.batches]
     assert prompts == [6] * 6 + [0] * (len(prompts) - 6)
+
+
+def test_more_than_one_step_starts_are_in_the_next_ones():
+    worker = Worker(num_blocks=1000, chunk_tokens=1000, max_running=3 * MOST_EXAMINED)
+    worker.add_all(ask(3, 10 * n, max_tokens=8, seed=n) for n in range(3 * MOST_EXAMINED))
+    run(worker)
+    assert [len(batch.rows) // MOST_EXAMINED for batch in worker.batches[:5]] == [1, 2, 3, 3, 3]
 
 
 def test_one_that_waits_for_the_prefix_of_another_starts_when_that_is_computed():

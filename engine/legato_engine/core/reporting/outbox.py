@@ -4,6 +4,7 @@ The core identifies a request by its own key, since two gateways may choose the 
 """
 
 from collections import defaultdict
+from functools import lru_cache
 from itertools import groupby
 
 from legato_engine.core.frames import ForGateway
@@ -22,6 +23,7 @@ from legato_protocol.wire.stream import (
     PromptLogprobs,
     Started,
     TokenItem,
+    TokenLogprobs,
     Tokens,
 )
 
@@ -34,6 +36,7 @@ def key_of(gateway: int, id: str) -> str:
     return f"{gateway}/{id}"
 
 
+@lru_cache(4096)  # more than the sequences that run: each asks twice in every step
 def split_key(key: str) -> tuple[int, str]:
     """The gateway and the id in a key of `key_of`."""
     gateway, _, id = key.partition("/")
@@ -54,9 +57,11 @@ class Outbox:
         self._reports: list[HandoffReport] = []
 
     def emit(self, emission: Emission) -> None:
-        gateway, id = split_key(emission.request.id)
+        request = emission.request
+        gateway, id = split_key(request.id)
         self._items[gateway] += token_items(emission, id)
-        self.phases.on_emitted(emission)
+        if request.trace:
+            self.phases.on_emitted(emission)
 
     def add_prompt_logprobs(self, tokens: ScoredTokens) -> None:
         """Adds the logprobs of a computed chunk of a prompt, in as many frames as they need."""
@@ -130,16 +135,11 @@ def token_items(emission: Emission, id: str) -> list[TokenItem]:
 
 
 def _item(emission: Emission, id: str, index: int, sampled: tuple[Sampled, ...], finish: Finish | None) -> TokenItem:
-    return TokenItem(
-        id=id,
-        attempt=emission.request.attempt,
-        choice=emission.choice,
-        index=index,
-        token_ids=tuple([one.token for one in sampled]),
-        logprobs=tuple([one.logprobs for one in sampled if one.logprobs is not None]),
-        finish=finish,
-        cached_tokens=emission.request.cached_tokens,
-        preemptions=emission.request.preempted,
-        reserved_blocks=emission.request.reserved_blocks,
-        peak_blocks=emission.request.peak_blocks,
-    )
+    request, logprobs = emission.request, tuple[TokenLogprobs, ...]()
+    tokens: tuple[int, ...] = (sampled[0].token,) if len(sampled) == 1 else tuple([one.token for one in sampled])
+    if sampled and sampled[0].logprobs is not None:
+        logprobs = tuple([one.logprobs for one in sampled if one.logprobs is not None])
+    return TokenItem(  # by position: names take as long again, for each token
+        id, request.attempt, emission.choice, index, tokens, logprobs, finish,
+        request.cached_tokens, request.preempted, request.reserved_blocks, request.peak_blocks,
+    )  # fmt: skip

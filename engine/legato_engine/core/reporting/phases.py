@@ -44,10 +44,8 @@ class PhaseLog:
             self.end(requests)
 
     def on_emitted(self, emission: Emission) -> None:
-        """Tokens were emitted: the request decodes from the first one on."""
+        """Tokens of a traced request were emitted: it decodes from the first one on."""
         request = emission.request
-        if not request.trace:
-            return
         phase = self._open.get(request)
         if phase is None or phase.name != "decode":
             phase = self._next(request, "decode")

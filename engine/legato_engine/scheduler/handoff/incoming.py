@@ -79,7 +79,8 @@ class IncomingHandoffs:
     def grants(self) -> tuple[IncomingTransfer, ...]:
         """Allocates blocks for pending transfers. Returns transfers with new blocks, to which sources may write."""
         first = next((request for request in self._registry.queue if not request.paused), None)
-        self.grant_before(None if first is None else self._registry.queue.key(first))
+        with self._admission.one_pass():
+            self.grant_before(None if first is None else self._registry.queue.key(first))
         grants = tuple([transfer for transfer in self._holding if transfer.state is IncomingState.ALLOCATED])
         for transfer in grants:
             transfer.move(IncomingState.GRANTED)
@@ -232,7 +233,7 @@ class IncomingHandoffs:
         transfer.blocks, request.blocks = request.blocks, []
         transfer.windows, request.windows = request.windows, ()
         transfer.cached = len(matched)
-        self._admission.reserved.add(request)
+        self._admission.reserve(request)
         self._holding.append(transfer)
         return True
 
@@ -251,7 +252,7 @@ class IncomingHandoffs:
         transfer.move(state)
         self._holding.remove(transfer)
         self._forget_revocation(transfer)
-        self._admission.reserved.discard(transfer.request)
+        self._admission.unreserve(transfer.request)
 
     def _free(self, transfer: IncomingTransfer) -> None:
         for blocks in (transfer.blocks, *[table.blocks for table in transfer.windows]):

@@ -106,9 +106,11 @@ class Planner:
         request's.
         """
         running, queue = tuple(self._registry.running), self._registry.queue
-        prompts = [request for request in running if request.remaining > 1]
+        prompts = [request for request in running if len(request.tokens) - request.computed > 1]
+        if not prompts:
+            return running, ()
         tenants = {request.tenant for request in prompts}
-        if not prompts or len(tenants | queue.tenants.keys()) <= 1:
+        if len(tenants | queue.tenants.keys()) <= 1:
             return running, ()
         prompts.sort(key=queue.finish_tag)
         first = next(queue.ordered(), None)
@@ -127,6 +129,10 @@ class Planner:
         preempted = stalled = False
         for request in running:
             if not request.schedulable:
+                continue
+            if request.computed < request.writable and (row := _decode_row(request)) is not None:
+                self._rows.append(row)
+                self._flight.append(request)
                 continue
             count = request.remaining
             if count > 1:
@@ -180,11 +186,16 @@ class Planner:
         An incoming transfer needs blocks, but no part of the step: it only waits for earlier requests that lack blocks,
         too.
         """
-        examined, parkable, queue = 0, self._admission.parkable(), self._registry.queue
+        with self._admission.one_pass():
+            self._start_in_order(before)
+
+    def _start_in_order(self, before: float) -> None:
+        examined, queue = 0, self._registry.queue
+        parkable = self._admission.parkable() if queue else 0
         for request in queue.ordered():
-            exhausted = self._chunks is not None and self._chunks.exhausted
-            self.held_up |= exhausted
-            if queue.finish_tag(request) > before or exhausted or examined >= MOST_EXAMINED:
+            enough = examined >= MOST_EXAMINED or (self._chunks is not None and self._chunks.exhausted)
+            self.held_up |= enough
+            if enough or queue.finish_tag(request) > before:
                 break
             if request.paused or (request.ungranted and parkable <= 0):
                 continue
@@ -225,23 +236,30 @@ class Planner:
         return [r.computed for r in running if r.schedulable and r.remaining == 1 and r.room is None]
 
     def _add(self, request: Request, count: int) -> None:
+        self._flight.append(request)
+        if (row := _decode_row(request)) is not None:
+            self._rows.append(row)
+            return
         tokens, start = request.tokens, request.computed
         known = len(tokens)
-        if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
-            draws: tuple[Draw, ...] = (_draw(request, request.choices[0], known),)
-            self._rows.append(
-                Row(tokens[-1:], start, request.blocks, draws, None, request.loaded_adapter, request.windows)
-            )
-            self._flight.append(request)
-            return
         targets = _targets(request, count) if request.scoring else None
         self._budget().spend(count, start, len(targets.tokens) if targets else 0)
-        draws = ()
+        draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
             draws = tuple([_draw(request, choice, known) for choice in request.choices])
         adapter, windows = request.loaded_adapter, request.windows
         self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter, windows))
-        self._flight.append(request)
+
+
+def _decode_row(request: Request) -> Row | None:
+    """The row of a single sequence that decodes: only its last token is not computed. None for others. Each sequence
+    needs one in each step, so this makes no further calls."""
+    tokens, start, known = request.tokens, request.computed, len(request.tokens)
+    if start + 1 != known or len(request.choices) != 1 or request.first:
+        return None
+    params = request.params
+    draw = Draw(request.choices[0], known, params, tokens, request.prompt_len, request.grammar, request.counts)
+    return Row((tokens[start],), start, request.blocks, (draw,), None, request.loaded_adapter, request.windows)
 
 
 def _draw(request: Request, choice: int, position: int) -> Draw:

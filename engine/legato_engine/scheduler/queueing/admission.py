@@ -1,6 +1,8 @@
 """Decides whether a waiting request may start: slots, blocks, room to grow, and prefixes that others are computing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
@@ -14,6 +16,16 @@ class Verdict(Enum):
     STARTED = "started"
     SKIPPED = "skipped"  # it cannot start now, but later requests may
     FULL = "full"  # it lacks slots or blocks, and later requests must not take them
+
+
+@dataclass(slots=True)
+class _Occupied:
+    """Slots of running sequences and of incoming transfers with blocks, and blocks that these are expected to need
+    beyond those they have. None: not counted yet; `grows` is False if no sequence needs more."""
+
+    slots: int | None = None
+    growth: int | None = None
+    grows: bool = False
 
 
 class AdmissionControl:
@@ -32,11 +44,24 @@ class AdmissionControl:
         self._tables = tables
         self._lengths = lengths
         self.reserved: set[Request] = set()  # requests of incoming transfers that have blocks
+        self._occupied: _Occupied | None = None  # of the current pass
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        """Counts running sequences once for all that start within this context: counting them for each would take time
+        proportional to the square of their number. Nothing else may start, grow or end meanwhile."""
+        self._occupied = _Occupied()
+        try:
+            yield
+        finally:
+            self._occupied = None
 
     def free_slots(self) -> int:
         """Number of further sequences that may run."""
-        reserved = sum(len(request.choices) for request in self.reserved)
-        return self._limits.max_running - self._registry.used_slots() - reserved
+        occupied = self._occupied or _Occupied()
+        if occupied.slots is None:
+            occupied.slots = self._registry.used_slots() + sum(len(request.choices) for request in self.reserved)
+        return self._limits.max_running - occupied.slots
 
     def parkable(self) -> int:
         """Number of further prefills that may be computed without a grant."""
@@ -47,10 +72,24 @@ class AdmissionControl:
 
         If nothing else runs, a sequence may fill the worker, so the first one can always start.
         """
-        growing = self._growing()
-        if growing or self.reserved:
-            missing += growth + self._growth(growing)
-        return missing <= self._tables.pool.available
+        available = self._tables.pool.available
+        if missing > available:
+            return False
+        occupied = self._occupied or _Occupied()
+        if occupied.growth is None:
+            growing = self._growing()
+            occupied.growth, occupied.grows = self._growth(growing), bool(growing or self.reserved)
+        return not occupied.grows or missing + growth + occupied.growth <= available
+
+    def reserve(self, request: Request) -> None:
+        """Reserves a slot and growth for the sequence of an incoming transfer, which has blocks now."""
+        self.reserved.add(request)
+        self._occupy(request, self._reserved_growth(request))
+
+    def unreserve(self, request: Request) -> None:
+        """Ends the reservation of `request`, if it has one."""
+        self.reserved.discard(request)
+        self._recount()
 
     def make_room(self, request: Request, matched: list[int], blocks: int, growth: int) -> bool:
         """True if there are slots for `request`, and `blocks` of the first group, of which `matched` are cached.
@@ -72,6 +111,7 @@ class AdmissionControl:
             return False
         while victims and not has_room():
             self._registry.preempt(victims.pop())
+            self._recount()
         return has_room()
 
     def paused_blocks(self) -> int:
@@ -120,7 +160,22 @@ class AdmissionControl:
             request.cached_tokens = min(request.computed, request.prompt_len)
         self._tables.announce(request)
         self._registry.run(request)
+        self._occupy(request, self.growth(request, request.held_blocks) if self._grows(request) else None)
         return Verdict.STARTED
+
+    def _occupy(self, request: Request, growth: int | None) -> None:
+        """Counts a sequence that has started in this pass; `growth` is None if it needs no further blocks here."""
+        if (occupied := self._occupied) is None:
+            return
+        if occupied.slots is not None:
+            occupied.slots += len(request.choices)
+        if occupied.growth is not None and growth is not None:
+            occupied.growth, occupied.grows = occupied.growth + growth, True
+
+    def _recount(self) -> None:
+        """Counts again in this pass: some sequence is gone."""
+        if self._occupied is not None:
+            self._occupied = _Occupied()
 
     def _first_tokens(self, request: Request) -> int:
         known = len(request.tokens)
@@ -138,16 +193,20 @@ class AdmissionControl:
 
     def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
         """Expected growth of `growing`, of incoming transfers with blocks and of `pending` ones."""
-        limits, sizes, transfers = self._limits, self._sizes, (*self.reserved, *pending)
-        reserved = sum([self.growth(request, sizes.decoding(limits.reserved_tokens(request))) for request in transfers])
+        reserved = sum([self._reserved_growth(request) for request in (*self.reserved, *pending)])
         return reserved + sum([self.growth(request, request.held_blocks) for request in growing])
 
+    def _reserved_growth(self, request: Request) -> int:
+        """Expected growth of a sequence whose transfer has blocks, or waits for them."""
+        return self.growth(request, self._sizes.decoding(self._limits.reserved_tokens(request)))
+
     def _growing(self) -> list[Request]:
-        """Running sequences that will need more blocks; paused ones only if maximum output is reserved."""
-        running = self._registry.running
-        if self._limits.reserve_maximum:
-            return [request for request in running if request.room is None]
-        return [request for request in running if request.schedulable and request.room is None]
+        """Running sequences that will need more blocks."""
+        return [request for request in self._registry.running if self._grows(request)]
+
+    def _grows(self, request: Request) -> bool:
+        """True if a running sequence will need more blocks here; a paused one only if maximum output is reserved."""
+        return request.room is None and (self._limits.reserve_maximum or request.schedulable)
 
     def _expected(self, request: Request) -> int:
         """Output tokens that `request` is expected to produce from now on, within its limit."""

@@ -144,12 +144,15 @@ class Request:
     @property
     def held_blocks(self) -> int:
         """The number of its blocks in all groups."""
+        if not self.windows:
+            return len(self.blocks)
         return len(self.blocks) + sum([len(table.blocks) for table in self.windows])
 
     @property
     def peak_blocks(self) -> int:
         """The largest number of blocks that it ever had, without borrowed ones."""
-        return max(self.most_blocks, self.held_blocks) - self.borrowed_blocks
+        held, most = self.held_blocks, self.most_blocks
+        return (held if held > most else most) - self.borrowed_blocks
 
     @property
     def incoming(self) -> bool:
