@@ -13,16 +13,17 @@ MODEL = "builtin:smollm2-135m-instruct"
 STEP = {"perStep": 0.01, "perRow": 1e-5, "perContext": 1e-9, "perToken": 1e-6, "perPair": 1e-10}
 
 
-def write_profile(folder: Path, kv_tokens: int = 8192, start_seconds: float = 0, **step: float) -> Path:
+def write_profile(folder: Path, kv_tokens: float = 8192, start_seconds: float = 0, **step: float) -> Path:
     path = folder / "profile.json"
     profile = {"source": "a test", "kvTokens": kv_tokens, "startSeconds": start_seconds, "step": STEP | step}
     path.write_text(json.dumps(profile))
     return path
 
 
-def start_worker(folder: Path, name: str, *flags: str) -> Process:
+def start_worker(folder: Path, name: str, *flags: str, **profile: float) -> Process:
     (folder / name).mkdir()
-    paced = ("--runner", "paced", "--profile", str(write_profile(folder)), "--transport", "TCP", "--name", name)
+    path = write_profile(folder / name, **profile)
+    paced = ("--runner", "paced", "--profile", str(path), "--transport", "TCP", "--name", name)
     return worker_process.start(folder / name, *paced, *flags)
 
 

@@ -103,6 +103,7 @@ class SchedulerLoad:
     preemptions: int
     shared_prompt_tokens: int
     paused_blocks: int
+    paused: int  # sequences, also waiting ones
     prompts: int
     prompt_tokens: int
     prefill_cost: PrefillCoefficients | None

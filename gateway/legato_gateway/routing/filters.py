@@ -103,7 +103,9 @@ def forgiven(snapshot: FleetSnapshot, need: Need) -> FleetSnapshot:
 
 
 def full(worker: WorkerView, need: Need, matched: int) -> str | None:
-    """Returns the reason if blocks are missing for the known tokens and one more block per choice, or None."""
+    """Returns the reason if slots are missing, or blocks for the known tokens and one more per choice, or None."""
+    if worker.crowded:
+        return f"has {worker.in_flight} sequences, and runs {worker.slots} concurrently"
     needed, room = wanted(worker, need, matched), worker.room
     return None if needed <= room else f"has room for {room} of {needed} blocks"
 
@@ -116,7 +118,7 @@ def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
     """
     most: dict[str, int] = {}
     for worker in snapshot.workers:
-        if worker.ready and not worker.draining and worker.decodes and has_credit(worker):
+        if worker.ready and not worker.draining and worker.decodes and has_credit(worker) and not worker.crowded:
             tokens = worker.room * worker.block_size
             if tokens > most.get(worker.kv_revision, -1):
                 most[worker.kv_revision] = tokens

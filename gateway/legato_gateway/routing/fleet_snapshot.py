@@ -7,6 +7,8 @@ from legato_protocol.wire.kv_windows import sequence_blocks
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 from legato_protocol.wire.stream import Role
 
+WAITING = 1 / 8  # sequences that may wait for a slot, per slot: a slot that becomes free has its next one there already
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
@@ -36,6 +38,7 @@ class WorkerView:
     cached_blocks: int = 0  # can be evicted when room is needed
     asked_blocks: int = 0  # that sequences there wait for
     paused_blocks: int = 0  # of sequences that yield to others, since their clients read too slowly
+    paused: int = 0  # number of such sequences
     prefill_rate: float = 0.0  # tokens per second; 0 when not measured yet
     prefill_cost: PrefillCoefficients | None = None  # None when not measured yet
     step_time: float = 0.0  # seconds
@@ -85,6 +88,11 @@ class WorkerView:
     def in_flight(self) -> int:
         """Sequences on it, running or waiting."""
         return self.running + self.waiting + self.pending_sequences
+
+    @property
+    def crowded(self) -> bool:
+        """True if more sequences would only wait there for slots."""
+        return self.slots > 0 and self.in_flight - self.paused >= self.slots + max(1, int(self.slots * WAITING))
 
     def blocks_for(self, tokens: int) -> int:
         """Returns the number of blocks, of all groups of layers, for `tokens` tokens."""

@@ -261,6 +261,7 @@ class Fleet:
             cached_blocks=load.cached_blocks if load else 0,
             asked_blocks=load.pending_blocks if load else 0,
             paused_blocks=load.paused_blocks if load else 0,
+            paused=load.paused if load else 0,
             prefill_rate=load.prefill_rate if load else 0.0,
             prefill_cost=load.prefill_cost if load else None,
             step_time=load.step_time if load else 0.0,
@@ -280,6 +281,7 @@ def _opens(before: WorkerView, after: WorkerView) -> bool:
         return True
     return (
         after.room > before.room
+        or (before.crowded and not after.crowded)
         or after.backlog < before.backlog
         or after.prefill_rate > before.prefill_rate
         or (after.credits_left or 0) > (before.credits_left or 0)

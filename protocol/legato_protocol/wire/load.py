@@ -78,3 +78,4 @@ class Load(Message, tag="load", frozen=True):
     adapters: tuple[str, ...] = ()  # digests of the adapters in memory
     prompts: Count = 0  # of `waiting` and `running`: sequences whose prompt is not computed yet, but will be here
     prompt_tokens: Count = 0  # of `queue_tokens`: tokens of `prompts`; the others belong to preempted sequences
+    paused: Count = 0  # of `waiting` and `running`: sequences that yield their slots and blocks to others

@@ -73,6 +73,9 @@ SLOW = [worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)]
         pytest.param(ROOMS, 2.0, {80: "+", 200: "+", 190: "+", 1: "-"}, id="blocks at the worker with most room"),
         # their clients read too slowly; the worker preempts them for others
         pytest.param([PAUSED], 2.0, {130: "+", 1: "-"}, id="blocks of paused sequences can be had"),
+        pytest.param(
+            [worker("u0", slots=16, running=15)], 2.0, {1: "+++-"}, id="slots, and an eighth that waits there"
+        ),
     ],
 )
 def test_prompts_and_sequences_are_taken_as_there_is_room(workers, seconds, offers):

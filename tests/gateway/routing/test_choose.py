@@ -230,6 +230,9 @@ def loading(queued):
         ((P, SLOW_STEPS, replace(FAST_STEPS, context_tokens=50_000)), need(), {}, ("p0", "d0")),
         ((P, worker("d1", step_time=0.05), worker("d2", running=1)), need(), {}, ("p0", "d1")),
         ((P, worker("d0", free_blocks=300, running=8), ROOMIER), need(), {}, ("p0", "d1")),
+        # one without slots is full, however light its steps; those of paused sequences count as free
+        ((P, worker("d0", slots=4, running=5), worker("d1", running=50)), need(), {}, ("p0", "d1")),
+        ((P, worker("d0", slots=4, running=5, paused=1), worker("d1", running=50)), need(), {}, ("p0", "d0")),
         # weights
         (WEIGHED, need(), {"p1": 10}, ("p1", "d1")),
         (WEIGHED, need(), {"p1": 10, "policy": Policy(0, weights=Weights(prefix_cache=1.0))}, ("p0", "d1")),

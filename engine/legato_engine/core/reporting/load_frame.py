@@ -55,6 +55,7 @@ def load_frame(
         step_age=step_age,
         step_expected=step_expected,
         paused_blocks=load.paused_blocks,
+        paused=load.paused,
         adapters=adapters,
         prompts=load.prompts,
         prompt_tokens=load.prompt_tokens,
