@@ -4,6 +4,7 @@ It is the composition root: only here are model, scheduler, link and loop put to
 """
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -65,6 +66,7 @@ def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
     except (EngineError, LinkError, SettingsError) as error:
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT
+    gc.freeze()  # torch and the model stay: a collection that walks them stops all sequences for 0.1 s
     pulse.end()
     channel.send(ready)
     try:
