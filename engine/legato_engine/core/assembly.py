@@ -118,12 +118,17 @@ def scheduler_limits(
 ) -> SchedulerLimits:
     """The scheduler's limits from these settings, for `max_running` sequences of at most `max_length` tokens.
 
-    `windows` has a window for each group of layers after the first."""
+    `windows` has a window for each group of layers after the first, whose blocks hold one chunk. Otherwise, a prompt
+    that runs alone on a GPU may take the room that its workspace has for decodes."""
+    chunk, lone = settings.tokens_per_chunk, 0
+    if settings.device == "cuda" and settings.chunk_tokens is None and not windows:
+        lone = (chunk + max_running) // settings.tokens_per_block * settings.tokens_per_block
     return SchedulerLimits(
         role=settings.role,
         block_size=settings.tokens_per_block,
         max_length=max_length,
-        chunk_tokens=settings.tokens_per_chunk,
+        chunk_tokens=chunk,
+        lone_chunk=lone,
         tpot=settings.slo_tpot,
         reserve_maximum=settings.output_reservation == "Maximum",
         max_running=max_running,

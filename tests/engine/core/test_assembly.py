@@ -40,6 +40,20 @@ def opener(settings):
 
 
 @pytest.mark.parametrize(
+    ("fields", "windows", "lone"),
+    [
+        ({"device": "cuda"}, (), 2048 + 64),
+        ({"device": "cuda", "chunk_tokens": 512}, (), 0),
+        ({"device": "cuda"}, (128,), 0),  # blocks of windows hold one chunk
+        ({}, (), 0),
+    ],
+)
+def test_a_prompt_alone_on_a_gpu_takes_the_room_of_decodes(fields, windows, lone):
+    settings = WorkerSettings("unified", "u0", "m", **fields)
+    assert scheduler_limits(settings, 9000, 127, windows).lone_chunk == lone
+
+
+@pytest.mark.parametrize(
     ("role", "fields", "lower"),
     [
         ("prefill", {}, True),

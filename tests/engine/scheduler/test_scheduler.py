@@ -23,6 +23,25 @@ def test_chunk_tokens_bound_the_prompt_tokens_of_a_step(most, clients, expected)
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (0, 0, [14, 6, 1, 1]),
+        (1, 0, [8, 8, 4, 1]),  # one decodes alongside
+        (0, 1, [14, 6, 8, 2]),  # one waits from the second step on
+    ],
+)
+def test_a_prompt_alone_may_have_longer_chunks(before, after, expected):
+    worker = Worker(chunk_tokens=8, lone_chunk=14)
+    worker.add_all(ask(5, 500, max_tokens=6) for _ in range(before))
+    worker.steps(before)
+    worker.add(ask(20, max_tokens=3))
+    worker.step()
+    worker.add_all(ask(12, 700, max_tokens=3) for _ in range(after))
+    worker.run()
+    assert [max(sizes(batch)) for batch in worker.batches[before : before + 4]] == expected
+
+
+@pytest.mark.parametrize(
     ("first", "tokens", "fields", "cached"),
     [
         (ask(14), (*prompt(12), 77, 78), {}, 12),

@@ -219,7 +219,7 @@ class Planner:
         """The step's budget for prompts: `chunk_tokens`, and the time that decodes leave of `tpot`.
 
         The time is limited to `tpot` even without decodes if transfers are incoming, so that these can decode as soon
-        as they arrive.
+        as they arrive. The only sequence here may compute `lone_chunk` tokens.
         """
         if self._chunks is None:
             tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
@@ -227,7 +227,8 @@ class Planner:
             if contexts or (tpot < inf and not self._incoming.idle):
                 self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), tpot)
             else:
-                self._chunks = ChunkBudget(tokens)
+                alone = len(self._registry.running) + len(self._registry.queue) <= 1 and self._incoming.idle
+                self._chunks = ChunkBudget(max(tokens, self._limits.lone_chunk) if alone else tokens)
         return self._chunks
 
     def _decoding(self) -> list[int]:

@@ -30,6 +30,7 @@ class SchedulerLimits:
     block_size: int
     max_length: int  # tokens of one sequence, prompt and output
     chunk_tokens: int = 512  # prompt tokens in one step
+    lone_chunk: int = 0  # the same for the only sequence here, if that may be more
     tpot: float = inf  # target seconds of a step with decodes: prompts get the time that decodes leave
     max_running: int = 64  # sequences in one step; a request of several choices counts as several
     max_waiting: int = 256
