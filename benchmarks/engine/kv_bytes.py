@@ -26,7 +26,12 @@ GEMMA = {
     "sliding_window": 1024, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "vocab_size": 262208,
     "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 }  # fmt: skip
-MODELS: dict[str, Mapping[str, Any]] = {"gpt-oss-20b": GPT_OSS, "Gemma 3 12B": GEMMA}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_hidden_layers": 32, "intermediate_size": 14336, "sliding_window": 4096,
+    "vocab_size": 32000, "max_position_embeddings": 32768,
+}  # fmt: skip
+MODELS: dict[str, Mapping[str, Any]] = {"gpt-oss-20b": GPT_OSS, "Gemma 3 12B": GEMMA, "Mistral 7B v0.1": MISTRAL}
 
 
 def table() -> list[str]:
@@ -36,7 +41,7 @@ def table() -> list[str]:
         config = from_huggingface(raw, name)
         before = KVLayout(config.layers, config.kv_heads, BLOCK_SIZE, config.head_dim, DTYPE)
         after = layout_of(config, BLOCK_SIZE, DTYPE)
-        for context in CONTEXTS:
+        for context in (each for each in CONTEXTS if each <= config.max_length):
             whole, grouped = (layout.sizes(0).decoding(context) * layout.block_bytes for layout in (before, after))
             share = f"{100 * grouped / whole:.0f} %"
             rows.append(f"| {name} | {context:,} | {whole // context:,} | {grouped // context:,} | {share} |")

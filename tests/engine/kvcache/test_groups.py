@@ -20,7 +20,11 @@ GEMMA_12B, GEMMA_27B = ([[None, 1024][(layer + 1) % 6 > 0] for layer in range(la
     ("windows", "per_block", "groups"),
     [
         ([None] * 32, 32, ()),
-        ([4096] * 32, 32, ()),
+        ([4096] * 32, 4, (4096,) * 7),  # the first group has four layers with a window
+        ([4096] * 40, 5, (4096,) * 7),
+        ([64] * 2, 1, (64,)),
+        ([64], 1, ()),
+        ([64, 256] * 8, 2, (64,) * 4 + (256,) * 3),
         ([128, None] * 12, 12, (128,)),
         (GEMMA_12B, 8, (1024,) * 5),
         (GEMMA_27B, 10, (1024,) * 6),  # 8 of 70 places are unused
@@ -35,7 +39,7 @@ def test_layers_of_a_window_are_divided_into_groups_of_equal_size(windows, per_b
     assert len({*made.places}) == len(windows)
     for window, place in zip(windows, made.places, strict=True):
         assert 0 <= place.place < per_block
-        whole = not groups or window is None
+        whole = not groups or window is None or (None not in windows and not place.group)
         assert place == LayerPlace(0, place.place) if whole else groups[place.group - 1] == window
 
 

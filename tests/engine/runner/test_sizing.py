@@ -138,9 +138,9 @@ def test_tables_of_rotary_angles_are_counted_for_the_longest_sequence():
 
 
 def test_layers_with_a_window_take_what_the_benchmarks_say():
-    """gpt-oss-20b holds half of the KV, and Gemma 3 12B a sixth."""
+    """gpt-oss-20b holds half of the KV, Gemma 3 12B a sixth, and Mistral 7B v0.1, without full attention, a quarter."""
     rows = runpy.run_path(str(ROOT / "benchmarks/engine/kv_bytes.py"))["table"]()
-    assert [row.split()[-3] for row in rows] == ["57", "51", "50", "50", "100", "27", "19", "17"]
+    assert [row.split()[-3] for row in rows] == ["57", "51", "50", "50", "100", "27", "19", "17", "100", "56", "23"]
     assert "\n".join(rows) in (ROOT / "benchmarks/README.md").read_text()
 
 
