@@ -53,6 +53,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": True,
     },
     "olmo 2": _SIZES | {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500000},
+    "olmo 3": _SIZES
+    | {
+        "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 48,
+        "rope_theta": 500000, "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "attention_factor": 1.2,
+        },
+    },
+    "seed oss": _SIZES
+    | {
+        "architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_out_bias": False,
+        "mlp_bias": True, "rope_theta": 1e6,
+    },
+    "exaone 4": _SIZES
+    | {
+        "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "sliding_window": 48,
+        "sliding_window_pattern": 2,
+    },
+    "exaone 4, no windows": _SIZES
+    | {
+        "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "sliding_window": None,
+        "layer_types": ["full_attention"] * 2,
+    },
     "qwen 3 moe": _QWEN3_MOE | {"norm_topk_prob": True},
     "qwen 3 moe, dense layers": _QWEN3_MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1]},
     "mixtral": _SIZES

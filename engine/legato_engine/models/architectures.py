@@ -59,6 +59,9 @@ ARCHITECTURES = {
     "Olmo2ForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmo2", "OLMo 2", ("allenai/OLMo-2-1124-7B-Instruct",), "olmo2"
     ),
+    "Olmo3ForCausalLM": Architecture(
+        "legato_engine.models.olmo2", "Olmo2", "Olmo 3", ("allenai/Olmo-3-7B-Instruct", "allenai/Olmo-3.1-32B-Think")
+    ),
     "OlmoeForCausalLM": Architecture(
         "legato_engine.models.olmo2", "Olmoe", "OLMoE", ("allenai/OLMoE-1B-7B-0924-Instruct",), "olmoe"
     ),
@@ -67,8 +70,14 @@ ARCHITECTURES = {
         "Harmony",
     ),
     "Glm4MoeForCausalLM": Architecture(
-        "legato_engine.models.glm4_moe", "Glm4Moe", "GLM-4.5, 4.6, 4.7 and their Air",
+        "legato_engine.models.glm4_moe", "Glm4Moe", "GLM-4.5 to 4.7, also Air",
         ("zai-org/GLM-4.5-Air", "zai-org/GLM-4.7"), "glm4moe", "GLM",
+    ),
+    "SeedOssForCausalLM": Architecture(
+        "legato_engine.models.seed_oss", "SeedOss", "Seed-OSS", ("ByteDance-Seed/Seed-OSS-36B-Instruct",), "seed_oss"
+    ),
+    "Exaone4ForCausalLM": Architecture(
+        "legato_engine.models.olmo2", "Exaone4", "EXAONE 4", ("LGAI-EXAONE/EXAONE-4.0-32B",), "", "Hermes"
     ),
     "SmolLM3ForCausalLM": Architecture(
         *_LLAMA, "SmolLM3", ("HuggingFaceTB/SmolLM3-3B",), "smollm3", "Hermes"

@@ -12,7 +12,7 @@ from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.experts import ExpertsConfig
 from legato_engine.models.fields import count, flag, kinds, number, size
 
-_GEMMA = "Gemma3ForCausalLM"
+_GEMMA, _EXAONE = "Gemma3ForCausalLM", "Exaone4ForCausalLM"
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class ModelConfig:
     logits_multiplier: float = 1.0
     norm_offset: float = 0.0  # added to weights of norms
     experts: ExpertsConfig | None = None  # None: all layers have an MLP
+    attention_out_bias: bool = False  # of the output only, in architectures whose config separates both
     qk_norm: bool = False  # RMSNorms of queries and keys, in architectures whose config decides it
     predictor_layers: int = 0  # layers after the last one that predict further tokens; their weights are not read
 
@@ -114,10 +115,12 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     hidden, heads = size(raw, "hidden_size", source), size(raw, "num_attention_heads", source)
     layers, head_dim = size(raw, "num_hidden_layers", source), size(raw, "head_dim", source, hidden // heads)
     rotary = rope.from_huggingface(raw, architecture, source)
-    unrotated, gemma = _unrotated_layers(raw, layers, source), architecture == _GEMMA
+    gemma = architecture == _GEMMA
     scaling = rotary.scaling
     windows = flag(raw, "use_sliding_window", source, True) and raw.get("sliding_window") is not None
     window = size(raw, "sliding_window", source) if windows else None
+    unrotated = _unrotated_layers(raw, layers, source)
+    full = full_attention(raw, layers, unrotated, window, source)
     max_length = size(raw, "max_position_embeddings", source)
     if scaling is not None and scaling["rope_type"] == "yarn":
         max_length = max(max_length, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
@@ -139,9 +142,9 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             sliding_window=window,
             attention_bias=flag(raw, "attention_bias", source),
             mlp_bias=flag(raw, "mlp_bias", source),
-            full_attention=full_attention(raw, layers, unrotated, window, source),
+            full_attention=full,
             partial_rotary_dim=int(head_dim * rotary.partial_factor),
-            unrotated_layers=unrotated,
+            unrotated_layers=full if architecture == _EXAONE else unrotated,
             local_rope_theta=rotary.local_theta,
             attention_scale=_attention_scale(raw, source),
             embedding_multiplier=sqrt(hidden) if gemma else number(raw, "embedding_multiplier", source, 1.0),
@@ -149,6 +152,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             logits_multiplier=1 / number(raw, "logits_scaling", source, 1.0),
             norm_offset=1.0 if gemma else 0.0,
             experts=experts.from_huggingface(raw, architecture, layers, source),
+            attention_out_bias=flag(raw, "attention_out_bias", source),
             qk_norm=flag(raw, "use_qk_norm", source),
             predictor_layers=_predictor_layers(raw, source),
         ),

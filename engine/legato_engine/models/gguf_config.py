@@ -15,6 +15,7 @@ _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items
 _WINDOW_PATTERNS = {"gemma3": 6, "gpt-oss": 2}  # llama.cpp's defaults
 _GRANITE = ("granite", "granitemoe")
 _GLM = "glm4moe"
+_BIASED_INPUTS = (_GLM, "seed_oss")  # attention's inputs may have biases without its output
 
 
 def read(
@@ -62,7 +63,7 @@ def read(
             full_attention=full_attention(pattern, layers, (), windows, source),
             local_rope_theta=number(raw, "rope.freq_base_swa", source, 10000.0) if gemma else None,
             partial_rotary_dim=rotated,
-            attention_bias=f"blk.0.attn_{'q' if name == _GLM else 'output'}.bias" in tensors,
+            attention_bias=f"blk.0.attn_{'q' if name in _BIASED_INPUTS else 'output'}.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
             unrotated_layers=tuple(range(3, layers, 4)) if name == "smollm3" else (),  # GGUF has no key for them
             attention_scale=_attention_scale(raw, name, head_dim, source),
@@ -70,6 +71,7 @@ def read(
             residual_multiplier=number(granite, "residual_scale", source, 1.0),
             logits_multiplier=1 / number(granite, "logit_scale", source, 1.0),
             experts=experts.from_gguf(raw, architecture, source),
+            attention_out_bias=name == "seed_oss" and "blk.0.attn_output.bias" in tensors,
             qk_norm=name == _GLM and "blk.0.attn_q_norm.weight" in tensors,
             predictor_layers=predictors,
         ),

@@ -101,6 +101,21 @@ KEYS = {
         {"hidden_act": ("silu",), "clip_qkv": (None,)},
     ),
     "Olmo2ForCausalLM": Keys("olmo2", frozenset({"attention_bias"}), {"rms_norm_eps": 1e-5}),
+    "Olmo3ForCausalLM": Keys(
+        "olmo3",
+        frozenset({"attention_bias", "sliding_window", "layer_types"}),
+        {"sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 500000.0, "rms_norm_eps": 1e-5},
+    ),
+    "SeedOssForCausalLM": Keys(
+        "seed_oss",
+        frozenset({"attention_bias", "attention_out_bias", "mlp_bias"}),
+        {"attention_bias": True, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524288},
+    ),
+    "Exaone4ForCausalLM": Keys(
+        "exaone4",
+        frozenset({"sliding_window", "sliding_window_pattern", "layer_types"}),
+        {"sliding_window": 4096, "sliding_window_pattern": 4, "num_key_value_heads": 32, "rms_norm_eps": 1e-5},
+    ),
     "GptOssForCausalLM": Keys(
         "gpt_oss",
         experts.KEYS["GptOssForCausalLM"] | {"sliding_window", "layer_types", "attention_bias"},

@@ -1,5 +1,5 @@
 """OLMo 2: Llama with norms after attention and MLP instead of before them, and with one norm over the queries of all
-heads and one over the keys."""
+heads and one over the keys. The config makes it Olmo 3 (windows, rotary scaling only of layers without one)."""
 
 from typing import ClassVar
 
@@ -32,3 +32,10 @@ class Olmo2(Llama):
     block: ClassVar[type[Block]] = Olmo2Block
     qk_norm: ClassVar[bool] = True
     whole_norms: ClassVar[bool] = True
+
+
+class Exaone4(Llama):
+    """EXAONE 4: OLMo 2's blocks, with norms of single heads. Layers without a window may lack a rotary embedding."""
+
+    block: ClassVar[type[Block]] = Olmo2Block
+    qk_norm: ClassVar[bool] = True

@@ -14,6 +14,7 @@ SCALINGS = {  # supported types in a config.json, and the numbers that each requ
     "longrope": ("original_max_position_embeddings",),
 }
 _PHI = "Phi3ForCausalLM"
+_OLMO3 = "Olmo3ForCausalLM"
 _PARTIAL = (_PHI, "Glm4MoeForCausalLM")  # others ignore `partial_rotary_factor`
 _BY_FREQUENCY, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 GGUF_LONGROPE = (_LONG, _SHORT)  # tensors of a GGUF file of Phi-3 or 4
@@ -33,20 +34,21 @@ class Rope(NamedTuple):
 def from_huggingface(raw: Mapping[str, Any], architecture: str, source: str) -> Rope:
     """Reads `rope_theta` and `rope_scaling`, or `rope_parameters` of newer files. Raises UnsupportedModel or
     CorruptModel, which name `source` and the key."""
-    if "rope_local_base_freq" in raw:  # only Gemma reads it
+    if "rope_local_base_freq" in raw or architecture == _OLMO3:  # only Gemma reads that key
         return _for_two_kinds(raw, source)
     return _for_one_kind(raw, architecture, source)
 
 
 def _for_two_kinds(raw: Mapping[str, Any], source: str) -> Rope:
     """Settings of layers without a window, and the base of layers with one: in `rope_parameters` by kind of layer, or
-    in `rope_scaling` and `rope_local_base_freq`."""
+    in `rope_scaling` and `rope_local_base_freq`, without which both have the same base."""
     by_kind = raw.get("rope_parameters") or {}
     if not isinstance(by_kind, Mapping) or set(by_kind) - {"full_attention", "sliding_attention"}:
         raise UnsupportedModel(
             f"{source}: rope_parameters are {by_kind!r}; supported: an object for full_attention and sliding_attention"
         )
-    local = {"rope_theta": raw["rope_local_base_freq"], **mapping(by_kind, "sliding_attention", source)}
+    base = raw.get("rope_local_base_freq", raw.get("rope_theta"))
+    local = {"rope_theta": base, **mapping(by_kind, "sliding_attention", source)}
     if (kind := local.get("rope_type", local.get("type", "default"))) != "default":
         raise UnsupportedModel(
             f"{source}: rope type {kind!r} of sliding_attention is not supported; supported: default"

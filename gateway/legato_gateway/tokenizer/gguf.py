@@ -26,7 +26,18 @@ _END_TEXTS = frozenset({
 })  # fmt: skip
 _HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})  # of gpt-oss, whose "<|end|>" only ends a message
 _KEEP_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # after them in Phi-3, unlike after its other added tokens
-_PRE_TOKENIZERS = ("smollm", "refact", "gpt-2", "llama-bpe", "dbrx", "smaug-bpe", "glm4", "qwen2", "gpt-4o")
+_PRE_TOKENIZERS = (
+    "smollm",
+    "refact",
+    "gpt-2",
+    "llama-bpe",
+    "dbrx",
+    "smaug-bpe",
+    "glm4",
+    "qwen2",
+    "seed-coder",
+    "gpt-4o",
+)
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -55,6 +66,8 @@ def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
         return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}{1,3}")
     if name == "qwen2":
         return _split(f"{_CONTRACTIONS}|{_WORDS_AND_SPACES}" % r"\p{N}")
+    if name == "seed-coder":  # line breaks do not end punctuation
+        return _split(rf"{_CONTRACTIONS}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}")
     if name == "gpt-4o":
         return _split(_GPT_4O)
     raise TokenizeError(f"{source}: pre-tokenizer {name!r} is not supported; supported: {', '.join(_PRE_TOKENIZERS)}")

@@ -232,6 +232,7 @@ LEFT_OVER = [
     ("qwen3_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("qwen2_moe", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "mlp_only_layers": [0]}),
     ("olmoe", {"sliding_window": 16, "use_sliding_window": True, "mlp_only_layers": [0]}),
+    ("seed_oss", {"attention_bias": False, "attention_out_bias": True, "sliding_window": 16}),
     ("glm4_moe", {"attention_bias": True, "mlp_bias": True, "sliding_window": 16, "mlp_only_layers": [1]}),
     ("gpt_oss", {"mlp_bias": True, "use_sliding_window": False, "mlp_only_layers": [0]}),
     (
@@ -276,8 +277,8 @@ def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, 
 
 # Keys of training, of generation, and of what transformers computes in another way.
 WITHOUT_EFFECT = {
-    "attention_dropout", "embd_pdrop", "initializer_range", "pretraining_tp", "resid_pdrop", "use_cache",
-    "bos_token_id", "eos_token_id", "pad_token_id",
+    "attention_dropout", "embd_pdrop", "initializer_range", "pretraining_tp", "resid_pdrop", "residual_dropout",
+    "use_cache", "bos_token_id", "eos_token_id", "pad_token_id",
     "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
 }  # fmt: skip
 

@@ -287,6 +287,7 @@ def experts(count: int, active: int) -> dict[str, int]:
         ),
         ("mixtral", "llama", experts(4, 2)),
         ("granite moe", "granitemoe", experts(6, 2) | SCALES),
+        ("seed oss", "seed_oss", {}),
         ("glm 4 moe", "glm4moe", experts(8, 3) | GLM),
         ("olmoe", "olmoe", experts(8, 2)),
         ("gpt-oss", "gpt-oss", {"sliding_window": 48, "expert_feed_forward_length": 96} | YARN | experts(6, 3)),

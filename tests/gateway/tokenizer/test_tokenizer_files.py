@@ -30,6 +30,7 @@ def test_the_vocabulary_reaches_to_the_largest_id(trained, tmp_path):
             for name in ("llama-bpe", "dbrx", "smaug-bpe", "glm4")
         ),
         ("qwen2", "a 123!\nb", ["a", " ", "1", "2", "3", "!\n", "b"]),
+        ("seed-coder", "a 12!\nb", ["a", " ", "1", "2", "!", "\n", "b"]),
         ("gpt-4o", "foxBOX we'll 1234 a/\nb", ["fox", "BOX", " we'll", " ", "123", "4", " a", "/\n", "b"]),
         ("gpt-4o", "\u0301A", ["\u0301", "A"]),
     ],
