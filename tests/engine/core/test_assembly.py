@@ -11,7 +11,7 @@ from readiness import wait_readable
 
 from legato_engine import memory
 from legato_engine.core import assembly
-from legato_engine.core.assembly import niceness
+from legato_engine.core.assembly import niceness, scheduler_limits
 from legato_engine.core.handoff.link import LinkOpener
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout

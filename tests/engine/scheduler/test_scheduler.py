@@ -38,7 +38,7 @@ def test_a_prompt_alone_may_have_longer_chunks(before, after, expected):
     worker.step()
     worker.add_all(ask(12, 700, max_tokens=3) for _ in range(after))
     worker.run()
-    assert [max(sizes(batch)) for batch in worker.batches[before : before + 4]] == expected
+    assert [max(len(row.tokens) for row in batch.rows) for batch in worker.batches[before : before + 4]] == expected
 
 
 @pytest.mark.parametrize(
