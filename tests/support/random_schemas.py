@@ -1,7 +1,8 @@
 """Random JSON schemas, recursive ones among them, of what a grammar may be asked for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 import jsonschema
@@ -13,7 +14,8 @@ from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling.parameters import JSON_SCHEMA
 
-NAMES = st.sampled_from(["a", "b", "name", "é", 'q"', "x y", "日本", ""])
+KEYS = ["a", "b", "name", "é", 'q"', "x y", "日本", ""]
+NAMES = st.sampled_from(KEYS)
 WORDS = st.text('ab é"\\\n', max_size=4)
 """Values and property names with all that has to be escaped."""
 
@@ -91,7 +93,7 @@ def is_supported(schema: dict[str, Any]) -> bool:
 
 
 def supported(count: int, seed: int) -> list[dict[str, Any]]:
-    """So many different ones, always the same for a seed; those that are refused are left out."""
+    """This number of different ones, always the same for a seed; those that are refused are left out."""
     found: dict[str, dict[str, Any]] = {}
 
     @settings(
@@ -110,6 +112,14 @@ def supported(count: int, seed: int) -> list[dict[str, Any]]:
     gather()
     assert len(found) == count
     return list(found.values())
+
+
+def arguments(draw: Random, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A schema of a function's arguments, of which each has one of these schemas. None has another name."""
+    names = draw.sample(KEYS, draw.randint(1, 3))
+    properties = {name: draw.choice(values) for name in names}
+    made = {"type": "object", "properties": properties, "required": names[: draw.randint(0, 3)]}
+    return whole(made) if "$ref" in json.dumps(made) else made
 
 
 def check(schema: dict[str, Any], answer: str) -> None:

@@ -33,7 +33,12 @@ olive orange orchard paper pasture pepper piano planet pocket quiet rabbit rain 
 silver simple smoke song south spring square stone storm summer sugar table thunder timber tower travel valley velvet
 village violin water window winter wolf wooden yellow young
 """
-MARKS = {"<reponame>": "<think>", "<filename>": "</think>"}  # it never says them
+END_PARAMETER = "Ċ</parameter>Ċ"  # Ċ is a line feed in a vocabulary
+MARKS = {"<reponame>": "<think>", "<filename>": "</think>"}  # it never says them, nor those of formats of calls
+MARKS |= {"<gh_stars>": "<|start|>", "<issue_start>": "<|channel|>", "<issue_comment>": "<|message|>"}
+MARKS |= {"<issue_closed>": "<|constrain|>", "<jupyter_start>": "<|end|>", "<jupyter_text>": "<|call|>"}
+MARKS |= {"<jupyter_code>": "<|return|>", "<jupyter_output>": END_PARAMETER}
+ENDS_OF_TEXTS, LIFTED = ("<|end|>", END_PARAMETER), 26  # said now and then, too, if a request has this bias for them
 REASONING = (
     "{% if enable_thinking is defined %}{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
     "{% endif %}"
@@ -67,12 +72,14 @@ def _write(file: Path) -> None:
     with smollm2_path().open("rb") as source, mmap(source.fileno(), 0, access=ACCESS_READ) as data:
         said = gguf_header.parse(data).metadata
     tokens: Any = said["tokenizer.ggml.tokens"]
+    names = [MARKS.get(token, token) for token in tokens]
+    types = [1 if "Ċ" in name else kind for name, kind in zip(names, said["tokenizer.ggml.token_type"], strict=True)]
     writer = gguf.GGUFWriter(file, "llama")
     values: dict[str, Any] = {
         "block_count": LAYERS, "embedding_length": WIDTH, "feed_forward_length": INNER, "head_count": HEADS,
         "head_count_kv": KV_HEADS, "key_length": HEAD, "value_length": HEAD, "rope_dimension_count": HEAD,
         "context_length": 8192, "layer_norm_rms_eps": 1e-5, "tokenizer_model": "gpt2", "tokenizer_pre": "smollm",
-        "token_list": [MARKS.get(token, token) for token in tokens], "token_types": said["tokenizer.ggml.token_type"],
+        "token_list": names, "token_types": types,
         "token_merges": said["tokenizer.ggml.merges"], "bos_token_id": 1, "eos_token_id": 2,
         "chat_template": str(said["tokenizer.chat_template"]) + REASONING,
     }  # fmt: skip

@@ -182,6 +182,11 @@ class Service:
     def workers(self, role: str = "") -> list[dict[str, Any]]:
         return [w for w in self.state()["workers"] if not role or w.get("role") == role]
 
+    def token(self) -> str:
+        """The service's token, which its workers and gateways show each other."""
+        self.state()
+        return self._authorization["Authorization"].removeprefix("Bearer ")
+
     def worker(self, name: str) -> dict[str, Any]:
         return next((w for w in self.workers() if w["worker"] == name), {})
 
