@@ -136,6 +136,7 @@ def _warmed_up(
     if settings.device == "cpu":
         population.start(runner.arena)  # only now: workers that start together measure the free memory first
     progress("warming up", 0.0)
+    checkpoint.release()
     runner.warm_up()
     memory.give_back()
     return runner

@@ -51,6 +51,9 @@ class Checkpoint(ABC):
         """
         out.copy_(self.tensor(name))
 
+    def release(self) -> None:  # noqa: B027 - most keep nothing
+        """Frees memory and threads that `read` keeps for the next tensor; it may be called again."""
+
     def vector(self, name: str) -> torch.Tensor:
         """A float32 copy of the tensor: a view would keep the whole file mapped."""
         return self.tensor(name).to(torch.float32, copy=True)

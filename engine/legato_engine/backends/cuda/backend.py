@@ -282,7 +282,7 @@ class CudaBackend:
     def _table(self, name: str) -> torch.Tensor:
         """A table of embeddings, which may also be the output matrix."""
         if name not in self._tables:
-            self._tables[name] = self._checkpoint.tensor(f"{name}.weight").to(self._device.place, self._dtype)
+            self._tables[name] = projections.weights(self._checkpoint, [name], self._dtype, self._device.place)
             self.nbytes += self._tables[name].nbytes
         return self._tables[name]
 

@@ -59,6 +59,9 @@ class QuantizedCheckpoint(Checkpoint):
         else:
             self._source.read(name, out)
 
+    def release(self) -> None:
+        self._source.release()
+
     def packed(self, name: str) -> Packed | None:
         return self._weights[name].packed() if name in self._weights else self._source.packed(name)
 
