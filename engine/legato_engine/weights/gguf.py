@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from mmap import mmap
 from pathlib import Path
 
@@ -126,16 +127,7 @@ class GgufFile(Checkpoint):
     def grouped_form(self, name: str) -> GroupedForm | None:
         info = self._info(name)
         kind = Type(info.type)
-        if kind not in gguf_blocks.KINDS:
-            return None
-        zeros = torch.zeros(1, gguf_tensors.byte_size(info) // info.shape[0], dtype=torch.uint8)
-        if kind is Type.MXFP4:
-            codes = gguf_blocks.grouped_fp4(zeros)
-        else:
-            row = gguf_blocks.unpack(kind, zeros, info.shape[-1])
-            assert row is not None
-            codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
-        return GroupedForm(codes.element, codes.group, codes.bits, details=codes.details)
+        return _grouped_form(kind, info.shape[-1]) if kind in gguf_blocks.KINDS else None
 
     def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:
         """Codes of packed rows, uint8 [out, bytes]; None if there are no exact ones. Raises CorruptModel."""
@@ -176,6 +168,20 @@ class GgufFile(Checkpoint):
         size = gguf_tensors.byte_size(info)
         raw = torch.frombuffer(self._data(info), dtype=torch.uint8, count=size, offset=info.offset)
         return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
+
+
+@cache
+def _grouped_form(kind: Type, inputs: int) -> GroupedForm:
+    """The form of a row of zeros: experts are thousands of weights of few forms."""
+    group, size = GGML_QUANT_SIZES[kind]
+    zeros = torch.zeros(1, inputs // group * size, dtype=torch.uint8)
+    if kind is Type.MXFP4:
+        codes = gguf_blocks.grouped_fp4(zeros)
+    else:
+        row = gguf_blocks.unpack(kind, zeros, inputs)
+        assert row is not None
+        codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
+    return GroupedForm(codes.element, codes.group, codes.bits, details=codes.details)
 
 
 def _check(part: GgufPart, info: TensorInfo) -> None:
