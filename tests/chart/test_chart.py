@@ -283,13 +283,6 @@ def test_every_value_that_is_allowed_is_shown():
     assert _paths(schema, yaml.safe_load((CHART / "values.yaml").read_text())) == ["global"]
 
 
-def test_logs_of_every_hook_are_those_of_a_pod():
-    """`helm test --logs` reads the logs of a pod named like each hook, whatever that is."""
-    hooks = [item for item in render() if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
-    assert {item["kind"] for item in hooks} == {"InferenceService", "Pod"}
-    assert {item["metadata"]["name"] for item in hooks} == {"legato-test"}
-
-
 @pytest.mark.parametrize("scope", [(), NAMESPACED])
 def test_what_guards_the_end_of_a_release_sees_the_namespaces_of_its_operator(scope):
     """The pod runs the operator's image as its account, with its flags, and is none of its replicas."""

@@ -102,13 +102,6 @@ async def test_the_state_of_all_gateways_that_answer_comes_with_what_was_decided
     assert first.asked == second.asked == [("/ui/state?since=5", "Bearer secret")]
 
 
-async def test_without_a_gateway_the_reason_is_given():
-    async with _page(silent=["127.0.0.1:1"]) as page:
-        for path in ("/ui/state", "/v1/models", "/ui"):
-            status, answer = await page.get(path)
-            assert (status, "answer" in answer["error"]) == (502, True)
-
-
 async def test_a_service_that_is_gone_is_reported_and_may_come_back(monkeypatch, page):
     monkeypatch.setattr(proxy, "FRESH", 0.0)
     known, page.targets.target = page.targets.target, ServiceUnavailable("no service is running")

@@ -119,18 +119,6 @@ async def test_what_happens_during_a_pass_is_looked_at_after_it():
         assert controller.longest_pass() == 0
 
 
-async def test_passes_know_if_they_are_only_due():
-    passes = Passes(again=5.0)
-    async with _running(passes, retries=Retries(first=2.0)) as (controller, _):
-        controller.wake(GOOD)
-        await asyncio.sleep(6)
-        controller.wake(GOOD)
-        await asyncio.sleep(1)
-        passes.faults["good"] = KeyError("conditions")
-        await asyncio.sleep(7)
-        assert passes.woken == [True, False, True, False, True]
-
-
 async def test_poll_makes_a_pass_due_that_is_not_woken():
     """Without gathering; a wake during the same wait counts."""
     passes = Passes(again=100.0)

@@ -158,14 +158,6 @@ async def test_a_service_is_waited_for_only_while_it_is_at_zero(waker, gateways,
     assert (gateways.asked["gateway-0:8082"], woken) == (before, [])
 
 
-async def test_gateways_are_shown_the_newest_token(waker, gateways, build):
-    waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
-    waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")), idle=False)
-    await asyncio.sleep(2 * WAIT + 1)
-    assert gateways.tokens == ("newer",)
-    assert gateways.waiting == 1
-
-
 async def test_who_leads_again_waits_again(build):
     """The replica that leads runs it: what was waited for before is forgotten."""
     gateways = _Gateways()

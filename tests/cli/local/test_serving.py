@@ -8,7 +8,6 @@ import signal
 import socket
 from types import SimpleNamespace
 
-import fake_hub
 import local_services
 import pytest
 from local_services import ONE_GPU, operations
@@ -125,20 +124,3 @@ def test_no_more_workers_are_started_than_have_room_on_the_gpus(write, found, sp
     found(there)
     manifest = serving.read_manifest(write(**spec))
     assert manifest.service.spec.scaling.gpu_budget == manifest.written["spec"]["scaling"].get("gpuBudget") == budget
-
-
-def test_the_end_waits_for_no_download_that_an_edit_began(write, tmp_path, monkeypatch):
-    """Nor does the process: its threads would keep it."""
-    (tmp_path / "m.gguf").touch()
-    model = {"source": {"path": "m.gguf"}}
-    hub_adapter = {"huggingFace": {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}}
-
-    def edit():
-        write(model={**model, "adapters": [{"name": "sql", "source": hub_adapter}]})
-        assert asked.wait(60), "the hub is not asked"
-
-    with fake_hub.serving() as hub, hub.stalling("adapter_model.safetensors") as asked:
-        hub.files |= {"adapter_config.json": b"{}", "adapter_model.safetensors": fake_hub.WEIGHTS}
-        for name, value in hub.environ(tmp_path).items():
-            monkeypatch.setenv(name, value)
-        assert run(write(model=model), edit).endswith("legato: stopped\n")

@@ -89,12 +89,6 @@ def test_a_quantized_model_is_judged_without_its_weights(kind, server, judge, tm
     assert server.sent < len(server.files["model.safetensors"]) / 2
 
 
-def test_a_file_that_is_not_safetensors_is_refused_before_it_is_downloaded(server, judge):
-    code, out = judge(OF_HUB)
-    assert (code, "model.safetensors: it does not begin with the header of a safetensors file" in out) == (1, True)
-    assert server.sent < len(WEIGHTS) / 2
-
-
 def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path):
     server.serve = lambda name, content: content[:-1] + b"x" if name == "model.safetensors" else content
     reason = "these files are damaged or missing: model.safetensors"

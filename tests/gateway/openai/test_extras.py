@@ -225,15 +225,6 @@ async def test_what_cannot_be_continued_is_refused(lab, template, fields, said):
         assert said in response.json()["error"]["message"]
 
 
-async def test_an_echo_stands_before_calls_and_before_text(lab):
-    call = 'now: <tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    fields = {"tools": [{"type": "function", "function": {"name": "now"}}], "messages": [USER, HALF], "echo": True}
-    async with served(lab, call) as gateway:
-        for stream in (False, True):
-            answer = await gateway.ask("chat/completions", stream, **CONTINUED, **fields)
-            assert (answer.texts, answer.finishes) == ({0: "The capital is now:"}, {0: "tool_calls"})
-
-
 LONG = "".join(chr(97 + number % 26) for number in range(3000))
 CHAT = f"<|im_start|>user\n{LONG}<|im_end|>\n<|im_start|>assistant\n"
 KEPT = [  # a prompt, how much of it is kept, other fields, and what the worker is given

@@ -149,11 +149,3 @@ def test_zero_stays_zero_and_only_a_silent_gateway_is_missing(known, missing):
     assert _wishes(made) == NONE
     assert {bool(each.missing) for each in made.pools.values()} == {missing}
     assert missing or made.pools["decode"].change == "grows with the first request"
-
-
-def test_unified_workers_go_to_zero_and_come_back():
-    worker, scaling = decoder(prefill_cost=prefiller().prefill_cost), {"prefill": {"max": 0}}
-    assert _until(300.0, Signals((worker,), NO_TRAFFIC), {"decode": 1}, **scaling).pools["decode"].desired == 0
-    held = dataclasses.replace(arriving(60, 100), **HELD)
-    made = decide(Signals((), held), {}, _spec(**scaling), {"decode": 0}, 0.0).pools["decode"]
-    assert (made.desired, made.missing) == (1, ())

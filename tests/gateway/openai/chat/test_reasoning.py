@@ -33,13 +33,6 @@ async def test_a_prompt_may_end_within_reasoning_or_behind_it(make):
         assert message == {"role": "assistant", "content": content, "refusal": None, **named}
 
 
-async def test_models_that_do_not_reason_have_no_such_field(gateway, make):
-    for each in (gateway, make(template=QWEN, reasoning_parser="Off")):
-        each.say(THOUGHT)
-        message = (await each.chat()).json()["choices"][0]["message"]
-        assert message == {"role": "assistant", "content": THOUGHT, "refusal": None}
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_is_left_out_where_the_client_wants_none(make, stream):
     gateway = make(template=QWEN)

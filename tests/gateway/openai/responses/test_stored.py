@@ -47,13 +47,6 @@ async def test_what_ended_is_stored_as_it_ended_and_what_failed_is_not(storing):
     assert (await storing.http.get(f"/v1/responses/{failed['id']}")).status_code == 404
 
 
-async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing):
-    final = (await events(storing, include=["message.output_text.logprobs"]))[-1]["response"]
-    assert final["output"][0]["content"][0]["logprobs"]
-    assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
-    assert (await ask(storing, previous_response_id=final["id"])).status_code == 200
-
-
 async def test_it_and_its_items_are_there_for_their_time(storing, clock):
     id = (await ask(storing)).json()["id"]
     path = f"/v1/responses/{id}"

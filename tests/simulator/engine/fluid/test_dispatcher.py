@@ -103,13 +103,6 @@ def test_a_known_prefix(case):
     assert [worker.backlog for worker in workers] == backlogs
 
 
-@pytest.mark.parametrize(("pools", "parts"), [("pdd", {}), ("dd", UNIFIED)])
-def test_sequences_spread_over_decode_workers(pools, parts):
-    workers = _workers(pools)
-    _send(_dispatcher(*workers, **parts), *([1000] * 4))
-    assert [worker.in_flight for worker in workers[-2:]] == [2, 2]
-
-
 @pytest.mark.parametrize(("first", "backlogs"), [(None, (4000, 4000)), (0.9, (8000, 0))])
 def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
     """0.96 s are too long for what came half a second ago, unless its user has the first token."""
