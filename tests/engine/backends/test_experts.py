@@ -10,6 +10,7 @@ import torch
 from made_model import Row, step_inputs
 from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint
+from triton.runtime.interpreter import ReduceOps
 
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import numerics
@@ -86,8 +87,8 @@ def layer(backend, shape, tensors):
     return compute
 
 
-def layer_on_gpu(checkpoint, shape):
-    """The same by Triton. The step is padded, with rows that are not numbers."""
+def layer_on_gpu(checkpoint, shape, add=lambda choices: None):
+    """The same by Triton. The step is padded, with rows that are not numbers. `add` gets the chosen experts."""
     backend = CudaBackend(checkpoint, torch.float32, Interpreted(2), Room(64, 8, 4, 16), lambda share: None)
     experts = backend.experts(shape)
 
@@ -95,7 +96,9 @@ def layer_on_gpu(checkpoint, shape):
         step = backend.begin(step_inputs([Row([0] * len(x), 0, range(4))], 16), torch.zeros(1))
         padded = torch.full((len(step.tokens), HIDDEN), torch.nan)
         padded[: len(x)] = x
-        return experts(step, padded)[: len(x)].clone()
+        found = experts(step, padded)[: len(x)].clone()
+        add(experts.memory.choice(len(padded)).numbers[: len(x)].tolist())
+        return found
 
     return compute
 
@@ -178,6 +181,30 @@ def test_logits_that_are_not_numbers_end_in_their_own_token(name, backend):
 
     assert found[2].isnan().all()
     torch.testing.assert_close(found[[0, 1, 3, 4]], exact[[0, 1, 3, 4]], atol=1e-3, rtol=1e-4)
+
+
+@pytest.fixture
+def argmax_of_gpus(monkeypatch):
+    """In Triton's interpreter: numpy's argmax finds NaN, but on a GPU no comparison with NaN holds."""
+
+    def never_nan(values, **given):
+        return np.argmax(np.where(np.isnan(values), -np.inf, np.maximum(values, -3e38)), **given)
+
+    def min_max(self, input, val_reduce_op, idx_reduce_op=None):
+        return plain(self, input, val_reduce_op, never_nan if idx_reduce_op is np.argmax else idx_reduce_op)
+
+    plain = ReduceOps.min_max
+    monkeypatch.setattr(ReduceOps, "min_max", min_max)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_a_gpu_chooses_different_experts_where_logits_are_not_numbers(name, argmax_of_gpus):
+    """And such that exist: their weights are read."""
+    x, choices = inputs(5), []
+    x[2, 7] = torch.nan
+    checkpoint = RandomCheckpoint(FAMILIES["qwen 3 moe"], change=lambda given: given.update(made(SHAPES[name])))
+    layer_on_gpu(checkpoint, SHAPES[name], choices.extend)(x)
+    assert choices[2] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpu", "cuda"])
