@@ -19,10 +19,14 @@ Forward = Callable[[list[Row], torch.Tensor], torch.Tensor]
 
 
 class Decoding:
-    """`count` sequences of `context` tokens, greedy; every step overwrites the KV of their last token."""
+    """`count` sequences of `context` tokens, greedy; every step overwrites the KV of their last token. With `prompt`,
+    each step also computes this row, which does not sample."""
 
-    def __init__(self, model: MadeModel, device: Device, count: int, context: int, eager: bool) -> None:
+    def __init__(
+        self, model: MadeModel, device: Device, count: int, context: int, eager: bool = False, prompt: Row | None = None
+    ) -> None:
         self.count = count
+        self._prompt = [] if prompt is None else [prompt]
         self._device = device
         self._forward: Forward = model.eager if eager else model.step
         held = -(-context // model.block_size)
@@ -47,7 +51,7 @@ class Decoding:
     def launch(self) -> None:
         before, self._turn = self._results[self._turn], 1 - self._turn
         rows = [Row([-1 - row], self._context - 1, self._tables[row]) for row in range(self.count)]
-        logits = self._forward(rows, before.tokens)[: self.count]
+        logits = self._forward([*rows, *self._prompt], before.tokens)[: self.count]
         results = self._results[self._turn]
         sampling.pick(logits, self._draws, self._work, results, drawn=False, filtered=False, config=self._config)
         self._fetched[self._turn].copy_(results.tokens, non_blocking=True)

@@ -7,7 +7,9 @@ the device.
 - The time that the GPU is idle between such steps: the time of a step less the time of a step whose
   kernels are all queued before the GPU begins, measured by CUDA events.
 - A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
+- Decoding and a chunk of a prompt in one step, against the sum of the floors of both.
 - Steps replayed from a CUDA graph against the same steps launched kernel by kernel, bit for bit.
+- The seconds and the memory that it takes to capture the graphs of the start.
 - The same with quantized linear layers, against the bandwidth floor of their codes and the times of 16 bits.
 
 Limits are measured in the same process. `scripts/gpu` runs this; torch, triton and numpy are all it needs.
@@ -16,6 +18,7 @@ Limits are measured in the same process. `scripts/gpu` runs this; torch, triton 
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -32,6 +35,7 @@ from legato_engine.weights.expected import projections
 
 Result = dict[str, Any]
 IDLE_SHARE = 0.05  # an aim: at most
+MIXED_SHARE = 1 / 1.15  # an aim: at least
 # Aims of quantized weights: times as fast as 16 bits, by form and figure.
 FORMS = {
     "llama-3-8b": ("FP8, channel", "FP8, blocks", "W4A16"), "qwen3-30b-a3b": ("FP8, blocks", "MXFP4"), "tiny": (),
@@ -123,8 +127,16 @@ class ModelBench:
         longest = sizes.blocks_of(max(sizes.context, sizes.prompt))
         room = Room(max(sizes.prompt, sizes.rows[-1]), sizes.rows[-1], longest, sizes.block)
         self._model = MadeModel(self._weights, dtype, device, room, sizes.blocks)
+        began, free = perf_counter(), self._free()
+        self._model.capture()
+        self.clock.wait()
+        self._captures = perf_counter() - began, free - self._free()
         with torch.inference_mode():
             self._model.arena.normal_()
+
+    def _free(self) -> int:
+        """Bytes of the device."""
+        return torch.cuda.mem_get_info(self.device.place)[0] if self.device.place.type == "cuda" else 0
 
     def figures(self) -> Iterator[Result]:
         """One after the other, as they are measured."""
@@ -132,15 +144,19 @@ class ModelBench:
         bandwidth, rate = self._bandwidth(), self._product_rate()
         yield {"what": "copy", "value": bandwidth / 1e9, "unit": "GB/s"}
         yield {"what": f"product of matrices of {self.sizes.product}", "value": rate / 1e12, "unit": "TFLOP/s"}
+        seconds, nbytes = self._captures
+        yield {"what": "warm-up of kernels, and graphs of the start", "value": seconds, "unit": "s"}
+        yield {"what": "memory of the same", "value": nbytes / 2**20, "unit": "MiB"}
         for rows in self.sizes.rows:
-            yield self._replayed(rows)
+            yield self._replayed(self._rows(rows), self._decoding_rows(rows))
             yield from self._decoding(rows, bandwidth)
+        yield from self._mixed(bandwidth, rate)
         for chunk in dict.fromkeys((self.sizes.prompt, self.sizes.chunk)):
             yield self._prefill(chunk, rate)
         for form in self.forms:
             self._make(form)
             for rows in self.sizes.rows:
-                yield self._replayed(rows)
+                yield self._replayed(self._rows(rows), self._decoding_rows(rows))
                 yield from self._decoding(rows, bandwidth)
                 yield self._faster("1 row" if rows == 1 else f"{rows} rows")
             yield self._prefill(self.sizes.prompt, rate)
@@ -165,20 +181,46 @@ class ModelBench:
         out = torch.empty_like(first)
         return 2 * side**3 / self.clock.seconds(lambda: torch.mm(first, second, out=out), 20)
 
-    def _replayed(self, count: int) -> Result:
+    def _decoding_rows(self, count: int) -> list[Row]:
         held = self.sizes.blocks_of(self.sizes.context)
         tables = (range(row * held, (row + 1) * held) for row in range(count))
-        rows = [Row([row], self.sizes.context - 1, table) for row, table in enumerate(tables)]
+        return [Row([row], self.sizes.context - 1, table) for row, table in enumerate(tables)]
+
+    def _replayed(self, what: str, rows: list[Row]) -> Result:
         with torch.inference_mode():
-            self._model.step(rows)  # is captured
+            self._model.step(rows)
+            self._model.capture_missing()
             eager = self._model.eager(rows)
+            count = sum(row.samples for row in rows)
             expected = eager[:count].clone()
             eager.fill_(torch.nan)  # otherwise a step that computed nothing would leave the right values there
             equal = torch.equal(self._model.step(rows), expected)
-        return {"what": self._named(f"replay equals eager, {self._rows(count)}"), "equal": equal}
+        return {"what": self._named(f"replay equals eager, {what}"), "equal": equal}
+
+    def _mixed(self, bandwidth: float, rate: float) -> Iterator[Result]:
+        """Rows that decode, and in the same step a chunk of a prompt, in blocks after theirs."""
+        sizes = self.sizes
+        count, chunk, vocab = sizes.rows[-2], sizes.chunk, sizes.config.vocab_size
+        first = count * sizes.blocks_of(sizes.context)
+        blocks = range(first, first + sizes.blocks_of(chunk))
+        prompt = Row([index % vocab for index in range(chunk)], 0, blocks, samples=False)
+        what = f"{self._rows(count)} and a chunk of {chunk}"
+        yield self._replayed(what, [*self._decoding_rows(count), prompt])
+        floor = self._decoded_bytes(count) / bandwidth + self._operations(chunk, head=False) / rate
+        took = self.clock.seconds(
+            Decoding(self._model, self.device, count, sizes.context, prompt=prompt).step, sizes.steps
+        )
+        result = {
+            "what": what,
+            "value": took * 1e3,
+            "unit": "ms",
+            "share": floor / took,
+            "of": "the sum of both floors",
+        }
+        yield result | _aim(floor / took, MIXED_SHARE, True)
 
     def _decoding(self, count: int, bandwidth: float) -> Iterator[Result]:
-        read = self._read(count) + count * self.sizes.context * self.sizes.token_bytes(self.dtype)
+        read = self._decoded_bytes(count)
         for eager in (False,) if self._form else (True, False):
             decoding = Decoding(self._model, self.device, count, self.sizes.context, eager)
             took = self.clock.seconds(decoding.step, self.sizes.steps)
@@ -198,16 +240,20 @@ class ModelBench:
             result |= {"aim": f"at most {IDLE_SHARE:.0%}", "met": share <= IDLE_SHARE}
         return result
 
-    def _prefill(self, chunk: int, limit: float) -> Result:
-        config, tokens = self.sizes.config, self.sizes.prompt
+    def _operations(self, tokens: int, head: bool) -> int:
+        """Operations of a prompt of this length: linear layers, causal attention, and the head for one token."""
+        config = self.sizes.config
         linear = sum(outputs * inputs for outputs, inputs in projections(config).values())
         if config.experts is not None:
             expert = 3 * config.hidden_size * config.experts.inner
             linear += (config.layers - len(config.experts.dense_layers)) * config.experts.routing.active * expert
         attention = 2 * config.layers * config.heads * config.head_dim * tokens * (tokens + 1)
-        operations = 2 * tokens * linear + attention + 2 * config.vocab_size * config.hidden_size
+        return 2 * tokens * linear + attention + 2 * config.vocab_size * config.hidden_size * head
+
+    def _prefill(self, chunk: int, limit: float) -> Result:
+        tokens = self.sizes.prompt
         took = self.clock.seconds(lambda: self._compute_prompt(chunk), 2)
-        rate = operations / took
+        rate = self._operations(tokens, head=True) / took
         if chunk == tokens:
             self._seconds[self._form, "prompt"] = took
         how = "whole" if chunk == tokens else f"in chunks of {chunk}"
@@ -226,6 +272,11 @@ class ModelBench:
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
             self._model.step([Row(piece, start, blocks, start + len(piece) == len(tokens))])
+            self._model.capture_missing()
+
+    def _decoded_bytes(self, rows: int) -> float:
+        """Bytes read by a step in which this number of rows decode."""
+        return self._read(rows) + rows * self.sizes.context * self.sizes.token_bytes(self.dtype)
 
     def _read(self, rows: int) -> float:
         """Bytes of weights in a step: all but the table of embeddings, where that is not the head's, and experts that

@@ -114,7 +114,7 @@ class MadeModel:
 
     def __init__(self, weights: MadeWeights, dtype: torch.dtype, device: Device, room: Room, blocks: int):
         config = weights.config
-        self.block_size = room.block_size
+        self.block_size, self._most_tokens = room.block_size, room.tokens
         with torch.inference_mode():
             self.backend = CudaBackend(weights, dtype, device, room, lambda _share: None)
             self.model = registry.model_class(config)(config, self.backend)
@@ -125,8 +125,8 @@ class MadeModel:
             self.arena = torch.empty(shape, dtype=dtype, device=device.place)
 
     def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """Float32 logits [rows that sample, vocab], in memory that the next step overwrites. A step that only decodes
-        is replayed, except for the first one of its size."""
+        """Float32 logits [rows that sample, vocab], in memory that the next step overwrites. After `capture`, it is
+        replayed."""
         with torch.inference_mode():
             return self.backend.logits(self.model.logits, self.inputs(rows, drawn), self.arena)
 
@@ -142,7 +142,20 @@ class MadeModel:
         """The same by launching kernel after kernel; of all rows, those that only pad the step too."""
         with torch.inference_mode():
             step = self.backend.begin(self.inputs(rows, drawn), self.arena)
-            return self.model.logits(step.whole())
+            return self.model.logits(step)
+
+    def capture(self) -> None:
+        """Launches every kernel, in block 0 of the arena, as a worker's warm-up does, then captures usual steps."""
+        for tokens in (1, 2, 16, 64, 80, *self.backend.further_tokens):
+            if tokens <= self._most_tokens:
+                self.eager([Row([0] * tokens, 0, [0] * -(-tokens // self.block_size))])
+        with torch.inference_mode():
+            self.backend.capture(self.model.logits, self.arena)
+
+    def capture_missing(self) -> None:
+        """Captures the size of the last step, if it was padded to a larger one."""
+        with torch.inference_mode():
+            self.backend.capture_missing(self.model.logits, self.arena)
 
     def every(self, count: int) -> torch.Tensor:
         """Logits after each of the `count` tokens of the step computed last, in memory of their own."""

@@ -47,7 +47,8 @@ class Step:
     def rows(self, pairs: list[dict[str, Pair]]) -> AdaptedRows:
         self.loaded = [cuda.upload(each, self.layers, self.x.dtype, self.device) for each in pairs]
         given = [AdaptedTokens(*each) for each in zip(self.loaded, self.tokens, strict=True)]
-        return self.memory.fill(given, len(self.x))
+        self.memory.fill(given, len(self.x))
+        return self.memory.rows(len(self.x))
 
     def expected(self, pairs: list[dict[str, Pair]]) -> torch.Tensor:
         out, x = self.before.cpu().float(), self.x.cpu().float()

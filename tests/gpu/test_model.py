@@ -7,8 +7,9 @@ import plain_model
 import torch
 from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
 from places import Place, over
+from recorded_graphs import RecordedGraphs
 
-from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
+from legato_engine.backends.cuda.device import Cuda
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.routing import ExpertRouting
 from legato_engine.models.experts import ExpertsConfig
@@ -41,21 +42,16 @@ LENGTHS = (100, 5, 63, 211)  # of prompts
 SMALL_LENGTHS = (20, 3, 9, 29)
 
 
-class Captures:
-    """A device that counts what is captured on it, and how often that is done again."""
+class Captures(Cuda):
+    """A GPU that counts what is captured on it, and what is replayed."""
 
-    def __init__(self, device: Device) -> None:
-        self.place, self.chip, self.processors, self.dtypes = (
-            device.place, device.chip, device.processors, device.dtypes,
-        )  # fmt: skip
-        self.host, self.mark = device.host, device.mark
-        self.allocate, self.write = device.allocate, device.write
+    def __init__(self, place: torch.device) -> None:
+        super().__init__(place)
         self.captured = self.replayed = 0
-        self._capture = device.capture
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captured += 1
-        again = self._capture(work)
+        again = super().capture(work)
 
         def replay() -> None:
             self.replayed += 1
@@ -72,11 +68,12 @@ class Sequences:
         if place.small:
             config = replace(config, **SMALL, kv_heads=2)  # type: ignore[arg-type]
         self.dtype, self.size = dtype, size
-        self.device = Captures(Interpreted(place.processors) if place.small else Cuda(place.device))
+        self.device = RecordedGraphs(place.processors) if place.small else Captures(place.device)
         self.weights = MadeWeights(config, dtype, torch.device("cpu"))
         self.lengths = SMALL_LENGTHS if place.small else LENGTHS
         counts = [-(-(length + FURTHER) // size) for length in self.lengths]
         self.model = MadeModel(self.weights, dtype, self.device, Room(64, ROWS, 2 * max(counts), size), sum(counts))
+        self.model.capture()
         self.model.arena.fill_(torch.nan)
         free = iter(torch.randperm(sum(counts)).tolist())
         self.tokens = [torch.randint(config.vocab_size, (length + FURTHER,)).tolist() for length in self.lengths]
@@ -133,27 +130,34 @@ def test_prompts_beside_sequences_that_decode(place: Place, dtype: torch.dtype, 
     run.check([(3, long, long + 1), (2, third + 1, third + 2), (0, first + 2, first + 3)])
 
 
-@over(family=tuple(FAMILIES), size=(16, 64))
+@over({"family": tuple(FAMILIES)}, size=(16, 64))
 @torch.inference_mode()
 def test_replayed_steps_are_eager_ones_bit_for_bit(place: Place, dtype: torch.dtype, family: str, size: int) -> None:
-    """Three rows, padded to four; those that are replayed are of other sequences and lengths than those captured. Rows
-    of a step that is launched behind another one name their tokens by their place among those drawn there."""
+    """Each step is replayed twice: padded to a captured size that is near, and to its own, which is captured then. Rows
+    of a step that is launched after another one name their tokens by their place among those drawn there."""
     run = Sequences(place, dtype, family, size)
-    run.check([(index, 0, length) for index, length in enumerate(run.lengths)])
-    at = list(run.lengths)
-    for given, replayed in (((0, 1, 2), 0), ((3, 0, 1), 1)):
-        rows = [run.row(index, at[index], at[index] + 1) for index in given]
-        eager = run.model.eager(rows)
-        expected = eager[:3].clone()
+    first, second, third, long = run.lengths
+    steps = (
+        [(0, 0, first), (1, 0, second)],
+        [(1, second, second + 1), (2, 0, third), (0, first, first + 1), (3, 0, long // 2)],
+        [(3, long // 2, long // 2 + 7), (0, first + 1, first + 3)],  # rows of few tokens, as those that decode
+        [(3, long // 2 + 7, long)],
+        [(2, third, third + 1), (3, long, long + 1), (1, second + 1, second + 2)],
+    )
+    for rows in steps:
+        run.check(rows)
+        run.model.capture_missing()
+        given = [run.row(*row) for row in rows]
+        eager = run.model.eager(given)
+        expected = eager[: len(rows)].clone()
         eager.fill_(torch.nan)  # a step that computed nothing would leave there what is right
-        found = run.model.step(rows)
+        found = run.model.step(given)
         assert torch.equal(found, expected)
-        run.near(found, torch.stack([run.expected[index][at[index]] for index in given]))
-        assert (run.device.captured, run.device.replayed) == (1, replayed)
-        for index in given:
-            at[index] += 1
-    drawn, expected = place.ints([row.tokens[0] for row in (rows[1], rows[2], rows[0])]), found.clone()
+    drawn, expected = place.ints([row.tokens[0] for row in (given[1], given[2], given[0])]), found.clone()
     found.fill_(torch.nan)
-    named = [row._replace(tokens=[-1 - index]) for row, index in zip(rows, (2, 0, 1), strict=True)]
+    named = [row._replace(tokens=[-1 - index]) for row, index in zip(given, (2, 0, 1), strict=True)]
+    captured = run.device.captured
     assert torch.equal(run.model.step(named, drawn), expected)
-    assert (run.device.captured, run.device.replayed) == (1, 2)
+    assert (run.device.captured, run.device.replayed) == (captured, 2 * len(steps) + 1)
+    if isinstance(run.device, RecordedGraphs):
+        assert run.device.allocating == set()

@@ -6,7 +6,7 @@ Nothing is compiled: what a launch would be compiled for is taken from Triton be
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,12 +48,12 @@ class EvenTokens:
 class RandomSteps:
     """Steps as a scheduler may make them, of any size up to the largest."""
 
-    def __init__(self, runner: Runner, vocab: int, max_batch: int) -> None:
+    def __init__(self, runner: Runner, vocab: int, max_batch: int, adapters: Sequence[Any]) -> None:
         self._random = random.Random(1)
         self._runner = runner
         self._vocab = vocab
         self._most = max_batch
-        self._adapter = runner.adapter({})
+        self._adapters = adapters
 
     def rows(self) -> tuple[Row, ...]:
         """Rows that decode, rows of prompts, or both; of one row, a full batch, and anything between."""
@@ -76,7 +76,7 @@ class RandomSteps:
             return Row(tokens, start, blocks, windows=windows)  # a piece of a prompt, which samples nothing
         targets = Targets(tokens[1:], 2) if count > 1 and self._random.random() < 0.2 else None
         draws = tuple(self._draw(choice, start + count) for choice in range(self._random.choice((1, 1, 1, 3))))
-        adapter = self._random.choice((None, None, None, None, self._adapter))
+        adapter = self._random.choice((None, None, None, None, self._random.choice(self._adapters)))
         return Row(tokens, start, blocks, draws, targets, adapter, windows)
 
     def _draw(self, choice: int, position: int) -> Draw:
@@ -112,9 +112,10 @@ def told(model: str, block_size: int, max_batch: int, steps: int) -> dict[str, l
         )  # fmt: skip
         runner.warm_up()
         runner.warm_up_adapter(runner.adapter({}))
+        runner.capture()
         warm = set(found)
         found.clear()
-        made = RandomSteps(runner, weights.config.vocab_size, max_batch)
+        made = RandomSteps(runner, weights.config.vocab_size, max_batch, [runner.adapter({})])
         for _ in range(steps):
             runner.step(Batch(made.rows()))
     return {"warm-up": sorted(warm), "steps": sorted(found), "only in steps": sorted(found - warm)}

@@ -1,21 +1,19 @@
-"""Decoding steps of one padded size on a GPU that is not here: what each would launch, and what it allocates; called by
-`uninterpreted`.
-"""
+"""Random steps on a GPU that is not here: what each would launch, and what it allocates; called by `uninterpreted`."""
 
-import random
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import window_tables
 from budget import times
+from compiled_kernels import CHUNK, RandomSteps
 from interpreted_models import load, random_weights
+from recorded_graphs import Operators
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.kernels.gpu.ahead import launches
+from legato_engine.kernels.gpu.ahead import Launch, launches
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
@@ -58,64 +56,64 @@ def made_adapters(runner: Runner, config: ModelConfig) -> list[LowRankAdapter]:
     return found
 
 
-def rows(
-    runner: Runner, draw: random.Random, count: int, adapters: Sequence[LowRankAdapter | None] = (None,)
-) -> tuple[Row, ...]:
-    """So many sequences of random lengths, in random blocks: the first with the first adapter, others with any."""
-    found = []
-    for index in range(count):
-        length = draw.randint(1, 250)
-        blocks = draw.sample(range(200 // (1 + len(runner.layout.windows))), -(-length // 16))
-        windows = window_tables.of_row(runner, blocks, length - 1)
-        draws, adapter = (Draw(0, length, GREEDY, [0], 1),), draw.choice(adapters) if index else adapters[0]
-        found.append(Row([draw.randint(0, 300)], length - 1, blocks, draws, adapter=adapter, windows=windows))
-    return tuple(found)
+class Repeated(Interpreted):
+    """A GPU whose graphs launch anew what was captured, to compare both. `launched` is left with launches outside of
+    graphs; operators within are not computed."""
+
+    def __init__(self, launched: list[Launch]) -> None:
+        super().__init__(132, "sm_90")
+        self.sizes = self.differing = self.updates = 0
+        self._launched = launched
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        nodes = self._taken(work)
+        self.sizes += 1
+        self.updates = max(self.updates, sum(each.kernel == "_expand_ranks" for each in nodes))
+
+        def again() -> None:
+            self.differing += self._taken(work) != nodes
+
+        return again
+
+    def _taken(self, work: Callable[[], None]) -> list[Launch]:
+        before = len(self._launched)
+        with Operators([], set()):
+            work()
+        taken = self._launched[before:]
+        del self._launched[before:]
+        return taken
 
 
-def steps(runner: Runner, take: Callable[[], Any], adapters: Sequence[LowRankAdapter | None] = (None,)) -> list[Any]:
-    """Steps of 5 to 8 rows, all of which are padded to 8."""
-    draw, found = random.Random(1), []
-    for _ in range(times(15)):
-        runner.logits(rows(runner, draw, draw.randint(5, 8), adapters))
-        found.append(take())
-    return found
-
-
-def told(name: str) -> dict[str, Any]:
+def told(name: str, steps: int) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
-        runner = load(random_weights(name), dtype="float16", gpu=Interpreted(132, "sm_90"))
-        runner.logits(rows(runner, random.Random(0), 8))  # is captured
-        launched.clear()
-
-        def take() -> list[Any]:
-            step = list(launched)
-            launched.clear()
-            return step
-
-        with allocations:
-            first, *others = steps(runner, take)
+        device, weights = Repeated(launched), random_weights(name)
+        runner = load(weights, dtype="float16", gpu=device, chunk_tokens=CHUNK)
         windows = window_tables.of_row(runner, range(3))
-        prompt = Row([7] * 48, 0, range(3), (Draw(0, 48, GREEDY, [0], 1),), windows=windows)
-        runner.logits((prompt,))
-        quantizing = sum(each.kernel == "_quantize_rows" for each in take())
-        adapters = made_adapters(runner, runner._model.config)
-        runner.logits(rows(runner, random.Random(0), 8, adapters))
+        runner.logits((Row([7] * 48, 0, range(3), (Draw(0, 48, GREEDY, [0], 1),), windows=windows),))
+        prompt = [each.kernel for each in launched]
+        adapters = made_adapters(runner, weights.config)
+        runner.warm_up_adapter(adapters[0])
+        runner.capture()
         launched.clear()
+        made = RandomSteps(runner, weights.config.vocab_size, 8, adapters)
         with allocations:
-            adapted, *others_adapted = steps(runner, take, [*adapters[:1], None, *adapters[1:]])
-    differing = sum(step != first for step in others) + sum(step != adapted for step in others_adapted)
-    updates = Counter(each.kernel for each in adapted)["_expand_ranks"]
-    allocating = sorted(allocations.found)
+            for _ in range(steps):
+                runner.logits(made.rows())
+                runner.capture_missing()
     return {
-        "launches": len(first), "updates": updates, "differing": differing, "allocating": allocating,
-        "quantizing": quantizing,
-    }  # fmt: skip
+        "prompt": prompt,
+        "sizes": device.sizes,
+        "updates": device.updates,
+        "differing": device.differing,
+        "outside": sorted({each.kernel for each in launched}),
+        "allocating": sorted(allocations.found),
+    }
 
 
-def told_by_model(models: list[str]) -> dict[str, dict[str, Any]]:
-    """The number of launches of a step, and of updates in one with adapters, the differences between steps, the
-    operators that returned memory of their own, and the passes that only quantize a prompt's activations; in one
-    process, as starting one takes seconds.
+def told_by_model(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """By model, for a number of random steps: the kernels of a prompt, the number of captured sizes, of updates by
+    adapters in one, and of steps that launched something else than was captured, kernels launched outside of graphs,
+    and operators that returned new memory; in one process, as starting one takes seconds.
     """
-    return {name: told(name) for name in models}
+    return {name: told(name, times(count)) for name, count in steps.items()}

@@ -19,10 +19,6 @@ class Backend(Layers, Protocol):
     nbytes: int  # bytes of the weights loaded so far
 
     @property
-    def replayed_rows(self) -> tuple[int, ...]:
-        """Numbers of decoding rows for which the warm-up captures a step, ascending."""
-
-    @property
     def further_tokens(self) -> tuple[int, ...]:
         """Further numbers of tokens, multiples of 16, for which the warm-up computes a step, because they use other
         kernels."""
@@ -39,6 +35,12 @@ class Backend(Layers, Protocol):
 
         Not every step calls it: later steps may replay the operators that layers called in an earlier one.
         """
+
+    def capture(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Ends the warm-up, in which all kernels were launched: on a GPU, all later steps are replayed."""
+
+    def capture_missing(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Captures the last step for later ones like it, if it was not captured yet. The device computes meanwhile."""
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
         """Float32 logits [tokens, vocab] after some tokens of the last step, given by their indices in it."""

@@ -36,6 +36,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         runner.warm_up_adapter(runner.adapter(folder.read()))
     if settings.adapters_file is not None:
         runner.warm_up_adapter(runner.adapter(_neutral(fitting)))
+    runner.capture()
     offered = [_offered(runner, name, folder) for name, folder in folders.items()]
 
     def open_listed(entry: AdapterEntry) -> OfferedAdapter:

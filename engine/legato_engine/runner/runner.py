@@ -156,6 +156,7 @@ class Runner:
         if launched.logits is None:
             return ()
         masks = launched.masks.result()
+        self.capture_missing()
         with torch.inference_mode(), self.ranges.part(SAMPLING):
             if self._sampler is not None and launched.pending is not None:
                 drawn = self._sampler.collect(launched.pending)
@@ -204,6 +205,16 @@ class Runner:
             for count in (1, self.layout.block_size):
                 self.logits((Row([0] * count, 0, [0], adapter=adapter, windows=self._block_0),))
 
+    def capture(self) -> None:
+        """Ends the warm-up, also of adapters: on a GPU, all later steps are replayed."""
+        with torch.inference_mode():
+            self._backend.capture(self._model.logits, self.arena.blocks)
+
+    def capture_missing(self) -> None:
+        """Captures the size of the step launched last, if it was not yet. The device computes meanwhile."""
+        with torch.inference_mode():
+            self._backend.capture_missing(self._model.logits, self.arena.blocks)
+
     @property
     def further_steps(self) -> tuple[tuple[int, int], ...]:
         """Tokens of a row and number of rows of further steps that use kernels of their own."""
@@ -224,8 +235,6 @@ class Runner:
             self.step(Batch((Row(tokens, 0, [0], draws, windows=self._block_0),) * rows))
         decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),), windows=self._block_0)
         with torch.inference_mode():
-            for rows in reversed(self._backend.replayed_rows):  # the largest first: the others fit into its memory
-                self.logits((decoding,) * rows)
             logits = self.logits((decoding,))
             if self._sampler is not None:
                 self._sampler.warm_up()

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 import window_tables
-from interpreted_models import LLAMA, MODELS, load, prompts
+from interpreted_models import LLAMA, MODELS, load, prompts, random_weights
+from recorded_graphs import RecordedGraphs
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends import projections
-from legato_engine.backends.cuda.backend import sizes
 from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.backends.cuda.sizes import decoding_rows, early, near, padded
+from legato_engine.backends.cuda.workspace import Room, Size
 from legato_engine.scheduler.batch import Draw, Row
 from legato_protocol.sampling.parameters import SamplingParams
 
@@ -25,6 +27,13 @@ def check(oracle, run):
     for prompt, output in zip(run.prompts, run.outputs, strict=True):
         assert len(output) == run.new_tokens
         oracle.check(prompt, output)
+
+
+def replaying(checkpoint, **options):
+    """A runner that replays all steps, from graphs that repeat recorded calls."""
+    runner = load(checkpoint, gpu=RecordedGraphs(2), **options)
+    runner.capture()
+    return runner
 
 
 def with_kv_scales(tensors):
@@ -50,7 +59,8 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     """Prompts whole and in chunks, one beside sequences that decode, then all of them in one batch."""
     model, given, options = LOADED[name]
     checkpoint = RandomCheckpoint(MODELS[model], **given)
-    run = sequences(load(checkpoint, **options), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
+    runner = replaying(checkpoint, **options)
+    run = sequences(runner, prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
     run.prefill(0, chunk=256)
     run.prefill(1, chunk=29)
     run.mixed_step(decoding=[0, 1], prefilling=2)
@@ -58,6 +68,35 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     run.decode(range(4))
 
     check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
+
+
+@pytest.mark.parametrize("name", ["qwen 2 moe", "FP8, blocks"])
+@torch.inference_mode()
+def test_replayed_steps_are_eager_ones(name, greedy_draw):
+    """To the last bit, with other inputs than those captured; before that they are padded to a larger step."""
+    weights, tokens = random_weights(name), prompts(320, (40, 17, 30))
+    torch.manual_seed(0)
+    eager = load(weights)
+    torch.manual_seed(0)
+    replayed = replaying(weights)
+
+    def row(index, first, end, draws=(greedy_draw,)):
+        blocks = range(1 + 3 * index, 4 + 3 * index)
+        windows = window_tables.of_row(replayed, blocks, first)
+        return Row(tokens[index][first:end], first, blocks, draws, windows=windows)
+
+    steps = (
+        (row(0, 0, 30), row(1, 0, 9)),
+        (row(1, 9, 10), row(0, 30, 39, ()), row(2, 0, 2)),
+        (row(1, 10, 14), row(2, 2, 10)),  # rows of few tokens, as those that decode
+        (row(2, 10, 29, ()),),
+        (row(0, 39, 40), row(1, 14, 15), row(2, 29, 30)),
+    )
+    for rows in steps:
+        expected = eager.logits(rows)
+        torch.testing.assert_close(replayed.logits(rows), expected, atol=1e-4, rtol=1e-3)
+        replayed.capture_missing()
+        assert torch.equal(replayed.logits(rows), expected)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +144,7 @@ def test_half_precision_is_near(llama, gpu, dtype, atol):
 
 def test_steps_of_more_rows_than_expected(llama, oracle_of, sequences):
     """There is made room for them, and what was captured for smaller steps is captured again."""
-    run = sequences(load(llama, max_batch=2, chunk_tokens=16), prompts(320, (9, 30, 12, 3, 21)), new_tokens=5)
+    run = sequences(replaying(llama, max_batch=2, chunk_tokens=16), prompts(320, (9, 30, 12, 3, 21)), new_tokens=5)
     run.prefill(0, chunk=256)
     run.prefill(1, chunk=256)
     first = [run.mixed_step(decoding=[0, 1], prefilling=index) for index in (2, 3, 4)]
@@ -115,10 +154,41 @@ def test_steps_of_more_rows_than_expected(llama, oracle_of, sequences):
     check(oracle_of(llama), run)
 
 
-def test_sizes_of_captured_steps():
-    assert sizes(1) == (1,)
-    assert sizes(8) == (1, 2, 4, 8)
-    assert sizes(100) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100)
-    padding = [(larger - smaller) / smaller for smaller, larger in itertools.pairwise(sizes(1024)) if smaller >= 8]
-    assert max(padding) <= 1
-    assert len(sizes(1024)) == 39
+def test_sizes_of_steps_that_decode():
+    assert decoding_rows(1) == (1,)
+    assert decoding_rows(8) == (1, 2, 4, 8)
+    assert decoding_rows(100) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100)
+    padding = [(larger - smaller) / smaller for smaller, larger in itertools.pairwise(decoding_rows(1024))]
+    assert max(padding[3:]) <= 1
+    assert len(decoding_rows(1024)) == 39
+
+
+ROOM = Room(2048 + 64, 64, 128, 64, samples=64 * 5)
+PADDED = {
+    Size(5, 5, 5, False): Size(8, 8, 8, False),
+    Size(2, 2, 0, False): Size(2, 2, 2, False),
+    Size(17, 1, 0, True): Size(32, 8, 0, True),
+    Size(300, 9, 4, True): Size(320, 64, 64, True),
+    Size(512 + 32, 33, 33, True): Size(576, 64, 64, True),
+    Size(2048 + 63, 64, 64, True): Size(2112, 64, 64, True),
+    Size(5, 1, 5, False): Size(16, 8, 8, False),  # rows that sample after each token
+    Size(64 * 5, 64, 64 * 5, False): Size(320, 64, 320, False),
+    Size(2000, 60, 290, True): Size(2048, 64, 320, True),
+}
+
+
+def test_padded_sizes_hold_the_step_and_fit_the_room():
+    assert {size: padded(size, ROOM) for size in PADDED} == PADDED
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 100, 1024])
+def test_any_step_can_be_padded_to_a_size_that_is_captured_early(rows):
+    room = Room(1, rows, 128, 64).enlarged(Size(512 + rows, rows, 5 * rows, True))
+    for tokens in range(1, room.tokens + 1):
+        for count in {1, min(tokens, rows, 9), min(tokens, rows)}:
+            for samples in (0, count, min(tokens, 5 * count)):
+                size = Size(tokens, count, samples, tokens > 8 * count)
+                wanted = padded(size, room)
+                assert wanted.covers(size)
+                assert any(near(each, wanted) for each in early(room)), wanted
+    assert len(early(room)) < 25

@@ -17,6 +17,7 @@ def gpu(monkeypatch):
     def make(major, minor):
         properties = SimpleNamespace(name="Some GPU", major=major, minor=minor, multi_processor_count=40)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: properties)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda _place: None)
         return Cuda(PLACE)
 
     return make

@@ -30,7 +30,8 @@ def updated(adapters, tokens, count, x, processors=4, most=8):
     memory = cuda.AdapterMemory(Room(count, 1, 1, 16, most, 64), device, LAYERS)
     loaded = [cuda.upload(pairs, LAYERS, x.dtype, device) for pairs in adapters]
     given = [AdaptedTokens(each, np.array(of, np.int64)) for each, of in zip(loaded, tokens, strict=True)]
-    rows = memory.fill(given, count)
+    memory.fill(given, count)
+    rows = memory.rows(count)
     outs = [torch.ones(count, sum(layer.outputs), dtype=x.dtype) for layer in LAYERS]
     for index, (layer, out) in enumerate(zip(LAYERS, outs, strict=True)):
         cuda.CudaLowRank(cuda.next_layer(LAYERS[:index], layer.outputs), *CONFIGURATIONS)(x, out, rows)
@@ -86,7 +87,8 @@ def test_a_step_of_a_size_has_its_inputs_at_the_same_addresses():
 
     def filled(*tokens):
         given = [AdaptedTokens(each, np.array(of)) for each, of in zip(adapters, tokens, strict=False)]
-        rows = memory.fill(given, 20)
+        memory.fill(given, 20)
+        rows = memory.rows(20)
         return [(each.data_ptr(), each.shape) for each in (rows.order, rows.tiles, rows.inner)]
 
     assert filled([1, 2], [3], [5, 6]) == filled([*range(20)]) == filled()

@@ -183,7 +183,6 @@ class CpuBackend:
     ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
-        self.replayed_rows: tuple[int, ...] = ()
         self.further_tokens: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._numerics = numerics
@@ -217,6 +216,12 @@ class CpuBackend:
             self._programs[step.adapted] = program
         logits: torch.Tensor = self._programs[step.adapted](step)
         return logits
+
+    def capture(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Nothing: the first step of few rows records a program."""
+
+    def capture_missing(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Nothing, as `capture`."""
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
         assert self._head is not None

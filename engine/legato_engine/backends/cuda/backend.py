@@ -1,8 +1,7 @@
-"""The backend: makes layers, and computes steps, decoding ones by CUDA graphs."""
+"""The backend: makes layers, and has their steps computed by `steps`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
@@ -25,14 +24,15 @@ from legato_engine.backends.cuda.layers import (
     CudaSum,
 )
 from legato_engine.backends.cuda.linear import DensePart, LinearPart, ProductMemory
-from legato_engine.backends.cuda.low_rank import AdapterMemory, CudaAdapter, CudaLowRank
-from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
-from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
+from legato_engine.backends.cuda.low_rank import CudaAdapter, CudaLowRank
+from legato_engine.backends.cuda.step import CudaStep
+from legato_engine.backends.cuda.steps import CudaSteps
+from legato_engine.backends.cuda.workspace import Buffer, Room, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.kv_groups import groups_of
 from legato_engine.backends.low_rank import LinearShape
 from legato_engine.errors import UnusableFormat
-from legato_engine.kernels.gpu.attention.attend import AttentionSizes, Work
+from legato_engine.kernels.gpu.attention.attend import AttentionSizes
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.kernels.gpu.silu_mul import gelu_mul, silu_mul
@@ -44,9 +44,6 @@ from legato_engine.layers.kv_factors import KVFactors
 from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
 from legato_engine.weights.checkpoint import Checkpoint
-
-MOST_CAPTURED_EARLY = 64  # rows: larger graphs are captured with the first step of their size
-_TILE = 16  # tokens of other steps are padded to its multiples, for which kernels are compiled
 
 
 class CudaBackend:
@@ -69,97 +66,46 @@ class CudaBackend:
         self._tables: dict[str, torch.Tensor] = {}
         self._linears: list[LinearShape] = []
         self._head: CudaHead | None = None
-        self._last: CudaStep | None = None
         self._workspace = Workspace(device.place)
         self._products = ProductMemory(dtype, device, self._workspace)
         self._mixtures = Mixtures(checkpoint, self._products, self._workspace)
-        self._room = room
-        self._memory: StepMemory | None = None  # made by the first step, when all layers are known
-        self._work: Work | None = None
-        self._adapters: AdapterMemory | None = None  # made by the first step with adapters
-        self._replays: dict[tuple[int, bool], GraphReplay] = {}  # by rows, and whether there are adapters
+        heads = AttentionSizes(config.heads, config.kv_heads, config.head_dim, room.block_size)
+        groups = 1 + len(self._groups.windows)
+        self._steps = CudaSteps(device, room, self._workspace, heads, groups, self._linears)
         self._angles = RotaryTables(room.max_length, lambda table: table.to(device.place))
-
-    @property
-    def replayed_rows(self) -> tuple[int, ...]:
-        """Numbers of decoding rows for which CUDA graphs are captured during the warm-up."""
-        return tuple([size for size in self._sizes if size <= MOST_CAPTURED_EARLY])
 
     @property
     def further_tokens(self) -> tuple[int, ...]:
         further = {*self._products.step_sizes, *self._mixtures.step_sizes}
-        return tuple(sorted(size for size in further if size <= self._room.tokens))
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        """Numbers of decoding rows that have CUDA graphs; other steps are padded to the next of them."""
-        return sizes(self._room.rows)
+        return tuple(sorted(size for size in further if size <= self._steps.room.tokens))
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CudaStep:
-        size = self._padded(inputs)
-        memory, work = self._made(size)
-        memory.fill(inputs, size)
-        if inputs.adapted and self._adapters is None:
-            self._adapters = AdapterMemory(self._room, self._device, self._linears)
-        adapted = self._adapters.fill(inputs.adapted, size.tokens) if inputs.adapted and self._adapters else None
-        if self._kv_scales is not None and not has_float8(self._device.chip):
-            arena = arena.view(torch.uint8)
-        return memory.step(size, len(inputs.sampled), arena, work, not _short(inputs), adapted)
+        return self._steps.begin(inputs, self._readable(arena))
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         """Raises KernelFailed."""
         with compiling(self._device.chip):
-            return self._logits(forward, inputs, arena)
+            return self._steps.compute(forward, inputs, self._readable(arena))
 
-    def _logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
-        step = self.begin(inputs, arena)
-        if _decodes(inputs) and len(inputs.lengths) <= self._room.rows:
-            return self._replayed(forward, step)[: len(inputs.sampled)]
-        self._last = step
-        return forward(step)
+    def capture(self, forward: Forward, arena: torch.Tensor) -> None:
+        self._steps.capture(forward, self._readable(arena))
+
+    def capture_missing(self, forward: Forward, arena: torch.Tensor) -> None:
+        self._steps.capture_missing(forward, self._readable(arena))
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
+        step = self._steps.last
         assert self._head is not None
-        assert self._last is not None
-        assert self._last.hidden is not None
+        assert step is not None
+        assert step.hidden is not None
         given = torch.from_numpy(tokens).to(self._device.place, torch.int32)
-        pieces = torch.split(given, self._room.rows)
-        return torch.cat([self._head.logits(self._last, *self._last.hidden, piece).clone() for piece in pieces])
+        pieces = torch.split(given, self._steps.room.rows)
+        return torch.cat([self._head.logits(step, *step.hidden, piece).clone() for piece in pieces])
 
-    def _replayed(self, forward: Forward, step: CudaStep) -> torch.Tensor:
-        """Logits of all rows of a step, including padded ones. The first step of a size is computed, then captured."""
-        key = len(step.tokens), step.adapted is not None
-        if (replay := self._replays.get(key)) is not None:
-            self._last = replay.step
-            replay.again()
-            return replay.logits
-        work = step.whole()
-        logits = forward(work)
-        again = self._device.capture(lambda: _compute(forward, step))
-        self._replays[key] = GraphReplay(again, work, logits)
-        self._last = work
-        return logits
-
-    def _padded(self, inputs: StepInputs) -> Size:
-        rows = len(inputs.lengths)
-        if _decodes(inputs) and rows <= self._room.rows:
-            rows = next(size for size in self._sizes if size >= rows)
-            return Size(rows, rows)
-        return Size(-(-len(inputs.tokens) // _TILE) * _TILE, rows)
-
-    def _made(self, size: Size) -> tuple[StepMemory, Work]:
-        """Memory for a step of that size. It is enlarged if necessary, which discards the graphs."""
-        if self._memory is None or self._work is None or not self._room.holds(size):
-            self._device.mark()()
-            self._replays.clear()
-            self._last = self._adapters = None
-            self._room = self._room.enlarged(size)
-            self._workspace.make_room(self._room)
-            config, room = self._config, self._room
-            self._memory = StepMemory(room, self._device, 1 + len(self._groups.windows))
-            heads = AttentionSizes(config.heads, config.kv_heads, config.head_dim, room.block_size)
-            self._work = Work(room.rows, room.tokens, heads, self._device.place, self._device.processors)
-        return self._memory, self._work
+    def _readable(self, arena: torch.Tensor) -> torch.Tensor:
+        """The arena in a type that kernels for the chip read."""
+        bytewise = self._kv_scales is not None and not has_float8(self._device.chip)
+        return arena.view(torch.uint8) if bytewise else arena
 
     def adapter(self, pairs: Mapping[str, Pair]) -> CudaAdapter:
         return low_rank.upload(pairs, self._linears, self._dtype, self._device)
@@ -203,7 +149,7 @@ class CudaBackend:
             kv = KVFactors(self._kv_scales[layer], 1 / self._kv_scales[layer])
         sizes = {
             "head_dim": shape.head_dim,
-            "block_size": self._room.block_size,
+            "block_size": self._steps.room.block_size,
             "group": shape.heads // shape.kv_heads,
         }
         sizes["kv_bits"] = 8 * (1 if kv else self._dtype.itemsize)
@@ -285,32 +231,3 @@ class CudaBackend:
             self._tables[name] = projections.weights(self._checkpoint, [name], self._dtype, self._device.place)
             self.nbytes += self._tables[name].nbytes
         return self._tables[name]
-
-
-class GraphReplay(NamedTuple):
-    """A captured step: `again` computes it from the inputs of the last `fill`."""
-
-    again: Callable[[], None]
-    step: CudaStep
-    logits: torch.Tensor
-
-
-def sizes(most: int) -> tuple[int, ...]:
-    """Returns 1, 2, 4, then steps of 8, from 64 on of 16, from 256 on of 32, and from 512 on of 64, up to `most`.
-
-    The steps are small, so that padding adds few rows."""
-    steps = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, most, 64)]
-    return (*[size for size in steps if size < most], most)
-
-
-def _decodes(inputs: StepInputs) -> bool:
-    """True if each row has one token."""
-    return len(inputs.tokens) == len(inputs.lengths)
-
-
-def _short(inputs: StepInputs) -> bool:
-    return bool((inputs.starts[1:] - inputs.starts[:-1]).max() <= SHORT)
-
-
-def _compute(forward: Forward, step: CudaStep) -> None:
-    forward(step.whole())

@@ -33,7 +33,8 @@ class Device(Protocol):
         """Returns a function that waits for the work that was started before `mark`."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Returns a function that repeats the operations of `work`, which has run before, in the same memory."""
+        """Returns a function that repeats the operations of `work` in the same memory. Nothing runs before, and the
+        device may compute meanwhile; Triton's kernels were launched before."""
 
 
 class Cuda:
@@ -53,6 +54,7 @@ class Cuda:
         self._pool: Any = None  # memory shared by graphs, of which one runs at a time
         # In the steps' stream, copies from pageable memory would wait for steps.
         self._loading = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
+        self._capturing = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32, pin_memory=True)
@@ -74,10 +76,13 @@ class Cuda:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._pool, capture_error_mode="thread_local"
-        ):  # other threads may copy meanwhile
-            work()
+        with torch.cuda.stream(self._capturing):  # as `torch.cuda.graph`, which would wait for the running step
+            # Relaxed: other threads copy meanwhile, and cuBLAS loads kernels when they are first launched.
+            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+            try:
+                work()
+            finally:
+                graph.capture_end()
         self._pool = graph.pool()
         return graph.replay
 

@@ -125,7 +125,7 @@ class CudaAttention:
         out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
             qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables[group], step.work,
-            shape.window, out.view(split), decoding, prompts, step.prompts, reading, self.sinks,
+            shape.window, out.view(split), decoding, prompts, step.size.prompts, reading, self.sinks,
         )  # fmt: skip
         return out
 

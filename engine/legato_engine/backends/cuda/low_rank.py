@@ -95,9 +95,8 @@ class AdapterMemory:
         self._inner = torch.zeros(inner, device=device.place)
         self._wait_copied = device.mark()
 
-    def fill(self, adapted: Sequence[AdaptedTokens], tokens: int) -> AdaptedRows:
-        """Takes the adapters' tokens of a step of `tokens`, with padding. Its rows have the same addresses for all
-        steps of that size; they are valid until the next call."""
+    def fill(self, adapted: Sequence[AdaptedTokens], tokens: int) -> None:
+        """Takes the adapters' tokens of a step of `tokens`, with padding."""
         assert len(adapted) <= self._room.adapters, f"{len(adapted)} adapters in a step, of {self._room.adapters}"
         self._wait_copied()
         split, end = self._sections(tokens)
@@ -114,6 +113,10 @@ class AdapterMemory:
             place += len(each.tokens)
         self._given[:end].copy_(self._host[:end], non_blocking=True)
         self._wait_copied = self._device.mark()
+
+    def rows(self, tokens: int) -> AdaptedRows:
+        """The rows of the last `fill` with this number of tokens. Their addresses depend only on it."""
+        split, end = self._sections(tokens)
         on_device = self._given[split:end].view(torch.int64).view(-1, kernels.FIELDS)
         return AdaptedRows(self._given[:tokens], on_device, self._inner, self._ranks, self._device.processors)
 

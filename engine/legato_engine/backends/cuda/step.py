@@ -3,7 +3,7 @@ it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import torch
 
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room, Size
+from legato_engine.backends.interface import Forward
 from legato_engine.kernels.gpu.attention.attend import Work
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.low_rank import AdaptedRows
@@ -20,7 +21,6 @@ from legato_engine.layers.inputs import StepInputs
 
 _Memory = TypeVar("_Memory", torch.Tensor, np.ndarray[Any, Any])
 
-SHORT = 8  # tokens: shorter rows use attention's kernels for decoding
 _ALIGNED = 4  # numbers; Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes
 
 
@@ -28,24 +28,25 @@ _ALIGNED = 4  # numbers; Triton compiles a kernel anew for a pointer that is not
 class CudaStep:
     """The inputs of layers. All arrays are int32."""
 
+    size: Size
     tokens: torch.Tensor  # [tokens]
     positions: torch.Tensor  # [tokens]
     slots: torch.Tensor  # [groups, tokens], by group of layers; of padding −1
     starts: torch.Tensor  # [rows + 1]
     lengths: torch.Tensor  # [rows]
-    sampled: torch.Tensor  # indexes of tokens
-    padded: torch.Tensor  # [rows]: the same, then zeros
+    sampled: torch.Tensor  # [samples]: indexes of tokens, then zeros
     tables: torch.Tensor  # [groups, rows, blocks]
     arena: torch.Tensor
     work: Work
-    prompts: bool  # some row has more than SHORT tokens
     adapted: AdaptedRows | None  # None in steps without adapters, which launch fewer kernels
     planned: tuple[int | None] | None = None  # the window that `work` is planned for
     hidden: tuple[torch.Tensor, torch.Tensor] | None = None  # the head's inputs: last output, residual stream
+    logits: torch.Tensor | None = None  # float32 [samples, vocab]
 
-    def whole(self) -> "CudaStep":
-        """A copy before anything is computed, with logits of every row including padded ones."""
-        return replace(self, sampled=self.padded, planned=None, hidden=None)
+    def compute(self, forward: Forward) -> None:
+        """Computes logits by `forward`, which calls all layers."""
+        self.planned = None
+        self.logits = forward(self)
 
 
 class StepMemory:
@@ -55,13 +56,13 @@ class StepMemory:
     def __init__(self, room: Room, device: Device, groups: int = 1) -> None:
         self._room = room
         self._groups = groups  # of layers
-        size = _room_for(self._lengths(Size(room.tokens, room.rows)))
+        size = _room_for(self._lengths(room.largest))
         self._device = device
         self._host = device.host(size)
         self._numpy = self._host.numpy()
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
         self._derived = torch.zeros(_room_for([room.tokens] * (2 + groups)), dtype=torch.int32, device=device.place)
-        self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # for steps without such tokens
+        self._drawn = torch.zeros(room.tokens, dtype=torch.int32, device=device.place)
         self._expanding = choose("step_inputs", {"block_size": room.block_size}, device.chip)
         self._wait_copied = device.mark()
 
@@ -84,24 +85,23 @@ class StepMemory:
         used = _room_for(self._lengths(size))
         self._given[:used].copy_(self._host[:used], non_blocking=True)
         self._wait_copied = self._device.mark()
-        self._expand(size, self._drawn if inputs.drawn is None else inputs.drawn)
+        if inputs.drawn is not None:
+            self._drawn[: len(inputs.drawn)].copy_(inputs.drawn)
 
-    def step(
-        self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool,
-        adapted: AdaptedRows | None = None,
-    ) -> CudaStep:  # fmt: skip
-        """A step of that size with the inputs of the last `fill`; `samples` of its tokens sample."""
+    def step(self, size: Size, arena: torch.Tensor, work: Work, adapted: AdaptedRows | None) -> CudaStep:
+        """A step of that size. After `fill` and `expand`, it has their inputs."""
         tokens, positions, slots = self._expanded(size)
         _, starts, lengths, sampled, flat = self._given_in(self._given, size)
         tables = self._tables(flat, size)
-        return CudaStep(
-            tokens, positions, slots, starts, lengths, sampled[:samples], sampled, tables, arena, work, prompts, adapted
-        )
+        return CudaStep(size, tokens, positions, slots, starts, lengths, sampled, tables, arena, work, adapted)
 
-    def _expand(self, size: Size, drawn: torch.Tensor) -> None:
+    def expand(self, size: Size) -> None:
+        """Derives the inputs that `fill` did not copy. Every step of a size launches the same."""
         given, starts, lengths, _, flat = self._given_in(self._given, size)
         tables = self._tables(flat, size)
-        expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._room.block_size, self._expanding)
+        expand(
+            given, starts, lengths, tables, self._drawn, *self._expanded(size), self._room.block_size, self._expanding
+        )
 
     def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, positions, slots [groups, tokens]."""
@@ -115,7 +115,7 @@ class StepMemory:
     def _lengths(self, size: Size) -> list[int]:
         """The lengths of a step's arrays, in their order."""
         tables = self._groups * _aligned(size.rows * self._room.blocks)
-        return [size.tokens, size.rows + 1, size.rows, size.rows, tables]
+        return [size.tokens, size.rows + 1, size.rows, size.samples, tables]
 
     def _tables(self, flat: torch.Tensor, size: Size) -> torch.Tensor:
         """Tables [groups, rows, blocks]."""

@@ -7,16 +7,30 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a step with padding. Padded tokens are written nowhere, padded rows have no tokens."""
+    """The size of a step, on which its launches depend. With padding, tokens are written nowhere, rows have no tokens,
+    and samples are unused."""
 
     tokens: int
     rows: int
+    samples: int  # tokens whose logits are computed
+    prompts: bool  # a row has too many tokens to decode
+    adapted: bool = False  # a row has an adapter
+
+    def covers(self, other: "Size") -> bool:
+        """True if a step of the other size can be padded to this one."""
+        return (
+            self.tokens >= other.tokens
+            and self.rows >= other.rows
+            and self.samples >= other.samples
+            and self.prompts >= other.prompts
+            and self.adapted >= other.adapted
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """The largest step: tokens, rows, and blocks of one row, each with `block_size` tokens; adapters, and the ranks of
-    one."""
+    one. Each row may sample; `samples` are more if a row samples after several tokens."""
 
     tokens: int
     rows: int
@@ -24,18 +38,21 @@ class Room:
     block_size: int
     adapters: int = 8
     ranks: int = 64
+    samples: int = 0
 
     @property
     def max_length(self) -> int:
         """The tokens of the longest sequence."""
         return self.blocks * self.block_size
 
-    def holds(self, size: Size) -> bool:
-        return size.tokens <= self.tokens and size.rows <= self.rows
+    @property
+    def largest(self) -> Size:
+        return Size(self.tokens, self.rows, max(self.rows, self.samples), True, True)
 
     def enlarged(self, size: Size) -> "Room":
-        """This room, or more where the step needs it."""
-        return replace(self, tokens=max(self.tokens, size.tokens), rows=max(self.rows, size.rows))
+        """This room, or more where the step needs it. Tokens are a multiple of 16."""
+        tokens = -(-max(self.tokens, size.tokens, size.rows) // 16) * 16
+        return replace(self, tokens=tokens, rows=max(self.rows, size.rows), samples=max(self.samples, size.samples))
 
 
 class Buffer:
@@ -67,17 +84,17 @@ class Workspace:
     def __init__(self, place: torch.device) -> None:
         self._place = place
         self._buffers: dict[tuple[str, int, torch.dtype], Buffer] = {}
-        self._by_row: set[Buffer] = set()  # have a row for each row of the step, not for each token
+        self._sampled: set[Buffer] = set()  # have a row for each token that samples
 
     def buffer(self, operator: str, width: int, dtype: torch.dtype, sampled: bool = False) -> Buffer:
-        """A buffer with a row for each token of a step, or with `sampled` for each row of the step."""
+        """A buffer with a row for each token of a step, or with `sampled` for each token that samples."""
         key = operator, width, dtype
         if key not in self._buffers:
             self._buffers[key] = Buffer(width, dtype, self._place)
             if sampled:
-                self._by_row.add(self._buffers[key])
+                self._sampled.add(self._buffers[key])
         return self._buffers[key]
 
     def make_room(self, room: Room) -> None:
         for buffer in self._buffers.values():
-            buffer.make_room(room.rows if buffer in self._by_row else room.tokens)
+            buffer.make_room(room.largest.samples if buffer in self._sampled else room.tokens)

@@ -139,7 +139,6 @@ class TorchBackend:
     ) -> None:  # fmt: skip
         config = checkpoint.config
         self.nbytes = 0
-        self.replayed_rows: tuple[int, ...] = ()
         self.further_tokens: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._config = config
@@ -160,6 +159,12 @@ class TorchBackend:
         self._last = None  # frees its memory for this step
         self._last = self.begin(inputs, arena)
         return forward(self._last)
+
+    def capture(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Nothing: operators are launched one by one."""
+
+    def capture_missing(self, forward: Forward, arena: torch.Tensor) -> None:
+        """Nothing, as `capture`."""
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
         assert self._head is not None
