@@ -24,6 +24,8 @@ class SequenceSizes:
 
     def decoding(self, tokens: int) -> int:
         """Blocks of a sequence with KV of `tokens` positions that is decoded."""
+        if not self.windows:  # without a call: it is asked for each sequence in each report
+            return -(-tokens // self.block_size)
         return sequence_blocks(tokens, self.block_size, self.windows)
 
     def most(self, tokens: int) -> int:

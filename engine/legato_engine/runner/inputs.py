@@ -1,6 +1,7 @@
 """The rows of a batch as flat arrays, which are a backend's only input."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,13 +27,10 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     begins = np.array([row.start for row in rows], np.int64)
     lengths = begins + np.array(counts, np.int64)
-    tables = np.empty((len(rows), -(-int(lengths.max()) // block_size)), np.int64)
-    for table, row, used in zip(tables, rows, (-(-lengths // block_size)).tolist(), strict=True):
-        table[:used] = row.blocks[:used]
-        table[used:] = row.blocks[0]
+    used = -(-lengths // block_size)
+    tables = _tables(rows, used)
     token_rows = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(len(tokens)) - starts[token_rows] + begins[token_rows]
-    used = -(-lengths // block_size)
     of_windows = [_window_tables(each, used) for each in zip(*[row.windows for row in rows], strict=True)]
     places = token_rows, positions // block_size, positions % block_size
     return StepInputs(
@@ -47,6 +45,15 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
         drawn=drawn,
         windows=tuple([WindowInputs(_slots(each, places, block_size), each) for each in of_windows]),
     )
+
+
+def _tables(rows: Sequence[Row], used: Ints) -> Ints:
+    """The first group's tables, [rows, blocks], of rows that use this many blocks each."""
+    blocks = chain.from_iterable([row.blocks[:count] for row, count in zip(rows, used.tolist(), strict=True)])
+    flat = np.fromiter(blocks, np.int64, int(used.sum()))  # in one go: an array for each row takes as long as a step
+    tables: Ints = np.repeat(flat[np.cumsum(used) - used], int(used.max())).reshape(len(rows), -1)
+    tables[np.arange(tables.shape[1]) < used[:, None]] = flat
+    return tables
 
 
 def _slots(tables: Ints, places: tuple[Ints, Ints, Ints], block_size: int) -> Ints:

@@ -210,7 +210,7 @@ class AdmissionControl:
 
     def _expected(self, request: Request) -> int:
         """Output tokens that `request` is expected to produce from now on, within its limit."""
-        outputs, most = request.outputs, request.params.max_tokens
+        outputs, most = len(request.tokens) - request.prompt_len, request.params.max_tokens
         if self._limits.reserve_maximum:
             return most - outputs
         usual = self._lengths.usual(request)
