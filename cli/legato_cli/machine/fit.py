@@ -86,7 +86,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     sizes = sizing.choose(needs_of, layout, declared, asked, room, chunk)
     tokens, needs = layout.tokens_within(sizes.kv_cache_bytes, chunk), needs_of(sizes.max_running)
     taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, chosen.quantized(checkpoint))
-    taken = f"{taken} for {sizes.sequences(config.max_length)}"
+    taken = f"{taken} for {sizes.sequences(layout, config.max_length)}"
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 

@@ -79,7 +79,7 @@ class Runner:
             memory = f"{memory} of {1 + len(windows)} groups of layers, {len(windows)} of them with windows"
         if quantized := chosen.quantized(checkpoint):
             memory = f"{quantized}; {memory}"
-        self.formats = f"{chosen}; {memory}; {sizes.sequences(checkpoint.config.max_length)}"
+        self.formats = f"{chosen}; {memory}; {sizes.sequences(plan.layout, checkpoint.config.max_length)}"
         self.fallback = chosen.fallback
         self.weights_fallback = chosen.weights_fallback(checkpoint)
         self.kv_revision = _revision(

@@ -59,10 +59,13 @@ class ChosenSizes:
     max_length: int
     max_running: int
 
-    def sequences(self, declared: int) -> str:
+    def sequences(self, layout: KVLayout, declared: int) -> str:
         """Describes the sequences; `declared` is the length that the model's config declares."""
-        model = f" (the model allows {declared:,})" if self.max_length < declared else ""
-        return f"{self.max_running} sequences of at most {self.max_length:,} tokens{model}"
+        notes = [f"the model allows {declared:,}"] if self.max_length < declared else []
+        if (fitting := int(_fitting(self, layout))) < self.max_running:
+            notes.append(f"{fitting:,} of {capacity.expected_tokens(self.max_length)} tokens fit together")
+        noted = f" ({'; '.join(notes)})" if notes else ""
+        return f"{self.max_running:,} sequences of at most {self.max_length:,} tokens{noted}"
 
 
 def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
@@ -145,9 +148,15 @@ def _cache(
 
 
 def _most_running(sizes: ChosenSizes, layout: KVLayout) -> int:
+    return capacity.max_running(
+        int(_fitting(sizes, layout) * capacity.expected_tokens(sizes.max_length)), sizes.max_length
+    )
+
+
+def _fitting(sizes: ChosenSizes, layout: KVLayout) -> float:
+    """Number of sequences of the expected length that the KV cache holds."""
     expected = capacity.expected_tokens(sizes.max_length)
-    sequences = sizes.kv_cache_bytes // layout.block_bytes / layout.sizes(0).decoding(expected)
-    return capacity.max_running(int(sequences * expected), sizes.max_length)
+    return sizes.kv_cache_bytes // layout.block_bytes / layout.sizes(0).decoding(expected)
 
 
 def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int, chunk_tokens: int = 0) -> int:

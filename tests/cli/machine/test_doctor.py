@@ -69,6 +69,12 @@ def judged(tmp_path, monkeypatch, legato):
     ("memory", "length", "code", "said"),
     [
         ("4Gi", 4096, 0, "KV cache 256 MiB"),
+        (
+            "4Gi",
+            4096,
+            0,
+            "64 sequences of at most 4,096 tokens (the model allows 8,192; 22 of 512 tokens fit together)",
+        ),
         ("700Mi", 4096, 1, "700 MiB are available"),
         ("4Gi", 9000, 1, "model.maxLength is 9000; the model allows 8192"),
     ],
