@@ -14,6 +14,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--mute-audio")
+NARROW = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+WIDE = "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, " ": 32}
 
 
@@ -85,10 +87,12 @@ class BrowserPage:
             seen.append(await self.value("document.activeElement.id || document.activeElement.textContent.trim()"))
         return seen
 
-    async def resize(self, width: int, height: int) -> None:
+    async def resize(self, width: int, height: int, dark: bool = False) -> None:
         await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        await self.call("Emulation.setEmulatedMedia", features=scheme)
 
 
 @contextlib.asynccontextmanager

@@ -31,6 +31,7 @@ async def _gateway(lab, model, folder):
 
 
 async def _load(client):
+    """Three clients that ask one after the other."""
 
     async def ask(number):
         while True:
@@ -92,6 +93,31 @@ async def test_escape_stops_an_answer(lab, chat_model, tmp_path):
         await page.press("Escape")
         await page.until("document.querySelector('#numbers').textContent.startsWith('stopped; first token')")
         assert await page.value("document.querySelector('#stop').disabled")
+
+
+async def test_arrow_keys_read_the_timeline(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
+        await page.until("document.querySelector('#readout').textContent.includes('decode: 2 ready')")
+        await page.tab_to("cursor")
+        for _ in range(3):
+            await page.press("ArrowLeft")
+        value, spoken, shown = await page.value(
+            "[cursor.value, cursor.getAttribute('aria-valuetext'), readout.textContent]"
+        )
+        assert value == "997"
+        assert "under way" in spoken
+        assert spoken == shown
+
+
+async def test_a_phone_needs_no_sideways_scrolling(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
+        await page.resize(360, 740, dark=True)
+        await page.until("document.querySelectorAll('#recent li').length > 3")
+        assert await page.value(browser.NARROW)
+        assert await page.value(browser.WIDE) == 0
+        await page.value("document.querySelectorAll('#recent details').forEach(each => each.open = true)")
+        assert await page.value(browser.NARROW)
+        assert await page.value(browser.WIDE) == 0
 
 
 async def test_without_a_token_the_page_asks_for_one_and_shows_nothing(lab, chat_model, tmp_path):
