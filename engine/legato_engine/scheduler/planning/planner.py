@@ -88,11 +88,12 @@ class Planner:
         draw, known = drawn[request], len(request.tokens)
         if draw is None or not _foreseeable(request):
             return False
-        if known + 1 >= self._limits.longest(request):
+        params, prompt_len = request.params, request.prompt_len
+        if known + 1 >= self._limits.max_length or known + 1 - prompt_len >= params.max_tokens:  # it ends
             return True
-        if self._tables.grow(request, known + 1):
+        if known >= request.writable and self._tables.grow(request, known + 1):
             return False
-        draws = (_draw(request, request.choices[0], known + 1),)
+        draws = (Draw(request.choices[0], known + 1, params, request.tokens, prompt_len, None, request.counts),)
         self._rows.append(
             Row((-1 - draw,), known, request.blocks, draws, None, request.loaded_adapter, request.windows)
         )
@@ -271,10 +272,12 @@ def _draw(request: Request, choice: int, position: int) -> Draw:
 
 def _foreseeable(request: Request) -> bool:
     """True if the token after the next can be sampled while only the device knows the next one."""
+    if request.room is not None or request.grammar is not None or len(request.choices) != 1:
+        return False
     params = request.params
-    penalized = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
-    reads = penalized or params.bad_words or request.outputs < params.min_tokens
-    return request.room is None and request.grammar is None and len(request.choices) == 1 and not reads
+    if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty or params.bad_words:
+        return False
+    return len(request.tokens) - request.prompt_len >= params.min_tokens
 
 
 def _targets(request: Request, count: int) -> Targets | None:
