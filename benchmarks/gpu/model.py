@@ -203,7 +203,7 @@ class ModelBench:
         count, chunk, vocab = sizes.rows[-2], sizes.chunk, sizes.config.vocab_size
         first = count * sizes.blocks_of(sizes.context)
         blocks = range(first, first + sizes.blocks_of(chunk))
-        prompt = Row([index % vocab for index in range(chunk)], 0, blocks, samples=False)
+        prompt = Row([index % vocab for index in range(chunk)], 0, blocks, samples=0)
         what = f"{self._rows(count)} and a chunk of {chunk}"
         yield self._replayed(what, [*self._decoding_rows(count), prompt])
         floor = self._decoded_bytes(count) / bandwidth + self._operations(chunk, head=False) / rate
@@ -271,7 +271,7 @@ class ModelBench:
         blocks = range(self.sizes.blocks_of(len(tokens)))
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
-            self._model.step([Row(piece, start, blocks, start + len(piece) == len(tokens))])
+            self._model.step([Row(piece, start, blocks, int(start + len(piece) == len(tokens)))])
             self._model.capture_missing()
 
     def _decoded_bytes(self, rows: int) -> float:

@@ -101,12 +101,13 @@ class MadeCodes(MadeWeights):
 
 
 class Row(NamedTuple):
-    """Tokens of one sequence from position `start` on, and its block table. A token of -1 - j is the j-th drawn."""
+    """Tokens of one sequence from position `start` on, and its block table. A token of -1 - j is the j-th drawn. The
+    last `samples` tokens sample."""
 
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
-    samples: bool = True
+    samples: int = 1
 
 
 class MadeModel:
@@ -125,7 +126,7 @@ class MadeModel:
             self.arena = torch.empty(shape, dtype=dtype, device=device.place)
 
     def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """Float32 logits [rows that sample, vocab], in memory that the next step overwrites. After `capture`, it is
+        """Float32 logits [tokens that sample, vocab], in memory that the next step overwrites. After `capture`, it is
         replayed."""
         with torch.inference_mode():
             return self.backend.logits(self.model.logits, self.inputs(rows, drawn), self.arena)
@@ -180,6 +181,6 @@ def step_inputs(rows: Sequence[Row], block_size: int, drawn: torch.Tensor | None
         starts=starts,
         lengths=begins + counts,
         tables=tables,
-        sampled=starts[1:][[row.samples for row in rows]] - 1,
+        sampled=np.concatenate([np.arange(end - row.samples, end) for end, row in zip(starts[1:], rows, strict=True)]),
         drawn=drawn,
     )

@@ -72,7 +72,8 @@ class Sequences:
         self.weights = MadeWeights(config, dtype, torch.device("cpu"))
         self.lengths = SMALL_LENGTHS if place.small else LENGTHS
         counts = [-(-(length + FURTHER) // size) for length in self.lengths]
-        self.model = MadeModel(self.weights, dtype, self.device, Room(64, ROWS, 2 * max(counts), size), sum(counts))
+        room = Room(64, ROWS, 2 * max(counts), size, samples=2 * ROWS)
+        self.model = MadeModel(self.weights, dtype, self.device, room, sum(counts))
         self.model.capture()
         self.model.arena.fill_(torch.nan)
         free = iter(torch.randperm(sum(counts)).tolist())
@@ -80,17 +81,16 @@ class Sequences:
         self.blocks = [[next(free) for _ in range(count)] for count in counts]
         self.expected = [plain_model.logits(self.weights, tokens) for tokens in self.tokens]
 
-    def row(self, index: int, start: int, end: int, samples: bool = True) -> Row:
-        """Tokens `start` … `end - 1` of a sequence."""
-        return Row(self.tokens[index][start:end], start, self.blocks[index], samples)
+    def row(self, index: int, start: int, end: int, samples: int = 1) -> Row:
+        """Tokens `start` … `end - 1` of a sequence, of which at most the last `samples` sample."""
+        return Row(self.tokens[index][start:end], start, self.blocks[index], min(samples, end - start))
 
-    def check(self, rows: list[tuple[int, int, int]], samples: bool = True) -> None:
+    def check(self, rows: list[tuple[int, int, int]], samples: int = 1) -> None:
         """Computes rows (sequence, start, end) in one step, and compares what follows each of their tokens."""
-        found = self.model.step([self.row(*row, samples) for row in rows])
-        assert len(found) == (len(rows) if samples else 0)
+        given = [self.row(*row, samples) for row in rows]
+        found = self.model.step(given)
         whole = [self.expected[index][start:end] for index, start, end in rows]
-        if samples:
-            self.near(found, torch.stack([each[-1] for each in whole]))
+        self.near(found, torch.cat([each[len(each) - row.samples :] for each, row in zip(whole, given, strict=True)]))
         self.near(self.model.every(sum(map(len, whole))), torch.cat(whole))
 
     def near(self, found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -107,9 +107,9 @@ def test_a_prompt_whole_in_chunks_and_behind_a_cached_prefix(
     whole, _, _, long = run.lengths
     run.check([(0, 0, whole)])
     ends = (long // 2, long // 2 + 1, long // 2 + 9, long)  # one token, and few enough to be attended as decoding ones
-    run.check([(3, 0, ends[0])], samples=False)
-    run.check([(3, ends[0], ends[1])], samples=False)
-    run.check([(3, ends[1], ends[2])], samples=False)
+    run.check([(3, 0, ends[0])], samples=0)
+    run.check([(3, ends[0], ends[1])], samples=0)
+    run.check([(3, ends[1], ends[2])], samples=0)
     run.check([(3, ends[2], ends[3])])
 
     shared = long // size  # blocks
@@ -134,22 +134,24 @@ def test_prompts_beside_sequences_that_decode(place: Place, dtype: torch.dtype, 
 @torch.inference_mode()
 def test_replayed_steps_are_eager_ones_bit_for_bit(place: Place, dtype: torch.dtype, family: str, size: int) -> None:
     """Each step is replayed twice: padded to a captured size that is near, and to its own, which is captured then. Rows
-    of a step that is launched after another one name their tokens by their place among those drawn there."""
+    of few tokens sample after each of them. Rows of a step that is launched after another one name their tokens by
+    their place among those drawn there."""
     run = Sequences(place, dtype, family, size)
     first, second, third, long = run.lengths
     steps = (
         [(0, 0, first), (1, 0, second)],
         [(1, second, second + 1), (2, 0, third), (0, first, first + 1), (3, 0, long // 2)],
-        [(3, long // 2, long // 2 + 7), (0, first + 1, first + 3)],  # rows of few tokens, as those that decode
+        [(3, long // 2, long // 2 + 7), (0, first + 1, first + 3), (1, second + 1, second + 2)],
         [(3, long // 2 + 7, long)],
-        [(2, third, third + 1), (3, long, long + 1), (1, second + 1, second + 2)],
+        [(2, third, third + 1), (3, long, long + 1), (1, second + 2, second + 3)],
     )
     for rows in steps:
-        run.check(rows)
+        samples = 8 if rows is steps[2] else 1
+        run.check(rows, samples)
         run.model.capture_missing()
-        given = [run.row(*row) for row in rows]
+        given = [run.row(*row, samples) for row in rows]
         eager = run.model.eager(given)
-        expected = eager[: len(rows)].clone()
+        expected = eager[: sum(row.samples for row in given)].clone()
         eager.fill_(torch.nan)  # a step that computed nothing would leave there what is right
         found = run.model.step(given)
         assert torch.equal(found, expected)
