@@ -119,14 +119,31 @@ def choose(
         fitting = layout.tokens_within(size, chunk_tokens)
         return ChosenSizes(size, asked.max_length or max(least, min(declared, fitting)), running)
 
-    smallest = with_running(asked.max_running or capacity.FEWEST)
     if asked.max_running is not None:
-        return smallest
+        return _with_asked(asked.max_running, with_running)
+    smallest = with_running(capacity.FEWEST)
     for running in range(_most_running(smallest, layout), capacity.FEWEST, -capacity.STEP):
         with suppress(TooLittleMemory):
             if _most_running(larger := with_running(running), layout) >= running:
                 return larger
     return smallest
+
+
+def _with_asked(running: int, with_running: Callable[[int], ChosenSizes]) -> ChosenSizes:
+    """Raises TooLittleMemory, with a number of running sequences that would fit, if there is one."""
+
+    def fits(fewer: int) -> bool:
+        with suppress(TooLittleMemory):
+            return bool(with_running(fewer))
+        return False
+
+    try:
+        return with_running(running)
+    except TooLittleMemory as error:
+        fewer = filter(fits, range((running - 1) // capacity.STEP * capacity.STEP, 0, -capacity.STEP))
+        if most := next(fewer, 0):
+            raise TooLittleMemory(f"{error}, or a maxRunning of at most {most}") from None
+        raise
 
 
 def longest_within(declared: int, layout: KVLayout, most_bytes: int, chunk_tokens: int = 0) -> int:

@@ -124,6 +124,19 @@ def test_auto_follows_memory(asked, available, chosen):
     assert sizing.choose(_needs, LAYOUT, 8192, asked, memory) == chosen
 
 
+@pytest.mark.parametrize(
+    ("running", "available", "advice"),
+    [
+        (2000, 3000, ", or a maxRunning of at most 960$"),
+        (64, 1600, "a smaller model$"),
+        (2000, 1500, "a smaller model$"),
+    ],
+)
+def test_a_refusal_names_a_number_of_running_sequences_that_would_fit(running, available, advice):
+    with pytest.raises(TooLittleMemory, match=advice):
+        sizing.choose(_needs, LAYOUT, 8192, AskedSizes(None, None, running), Memory(available * MIB))
+
+
 def test_tables_of_rotary_angles_are_counted_for_the_longest_sequence():
     """Gemma 3 has two: of layers with a window, and of the others."""
     checkpoint = RandomCheckpoint(FAMILIES["gemma 3"])
