@@ -33,8 +33,10 @@ class HandoffReceivers:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def holds(self, key: str) -> bool:
-        return any(transfer.request.id == key for transfer in self._rooms.values())
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of the requests whose sequences are expected here."""
+        return frozenset([transfer.request.id for transfer in self._rooms.values()])
 
     def uses(self, room: int) -> bool:
         """True if a sequence is expected under this room, or its blocks are not free yet."""

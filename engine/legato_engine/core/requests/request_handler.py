@@ -131,8 +131,10 @@ class RequestHandler:
 
     def forget_finished(self) -> None:
         """Drops the keys of requests that have ended."""
+        expected, requests = self._expected, self.scheduler.requests
         for gateway, attempts in self._attempts.items():
-            self._attempts[gateway] = {key: attempt for key, attempt in attempts.items() if self._holds(key)}
+            live = {key: attempt for key, attempt in attempts.items() if key in expected or requests(key)}
+            self._attempts[gateway] = live
 
     # ── frames ──
 
@@ -272,7 +274,12 @@ class RequestHandler:
         self._outbox.phases.end(transfer.request for transfer in ended.incoming)
 
     def _holds(self, key: str) -> bool:
-        return bool(self.scheduler.requests(key)) or (self.handoffs is not None and self.handoffs.receivers.holds(key))
+        return bool(self.scheduler.requests(key)) or key in self._expected
+
+    @property
+    def _expected(self) -> frozenset[str]:
+        """Keys of the requests whose sequences other workers hand off to this one."""
+        return frozenset() if self.handoffs is None else self.handoffs.receivers.keys
 
     def _uses(self, room: int) -> bool:
         return self.handoffs is not None and self.handoffs.uses(room)
