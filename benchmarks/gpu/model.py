@@ -63,6 +63,7 @@ class Sizes:
     copied: int
     steps: int
     block: int = 64
+    mixed: int = 32  # rows that decode in the same step as a chunk
     decode_share: float = 0.70  # aims: at least
     prefill_share: float = 0.50
 
@@ -83,7 +84,7 @@ class Sizes:
 
 
 SHAPES = {
-    "llama-3-8b": Sizes(LLAMA_3_8B, (1, 32, 64), 1024, 8192, 512, 8192, 2 << 30, 50),
+    "llama-3-8b": Sizes(LLAMA_3_8B, (1, 32, 64, 128, 256), 1024, 8192, 512, 8192, 2 << 30, 50),
     "qwen3-30b-a3b": Sizes(
         QWEN3_30B_A3B, (1, 32, 64), 1024, 8192, 512, 8192, 2 << 30, 50, decode_share=0.6, prefill_share=0.4
     ),
@@ -91,14 +92,14 @@ SHAPES = {
         replace(
             LLAMA_3_8B, layers=1, hidden_size=64, heads=4, kv_heads=2, head_dim=32, intermediate_size=96, vocab_size=320
         ),
-        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16,
+        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16, mixed=1,
     ),
     "tiny-experts": Sizes(
         replace(
             QWEN3_30B_A3B, layers=1, hidden_size=64, heads=4, kv_heads=2, head_dim=32, vocab_size=320,
             experts=ExpertsConfig(ExpertRouting(6, 2), 32),
         ),
-        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16,
+        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16, mixed=1,
     ),
 }  # fmt: skip
 
@@ -200,7 +201,7 @@ class ModelBench:
     def _mixed(self, bandwidth: float, rate: float) -> Iterator[Result]:
         """Rows that decode, and in the same step a chunk of a prompt, in blocks after theirs."""
         sizes = self.sizes
-        count, chunk, vocab = sizes.rows[-2], sizes.chunk, sizes.config.vocab_size
+        count, chunk, vocab = sizes.mixed, sizes.chunk, sizes.config.vocab_size
         first = count * sizes.blocks_of(sizes.context)
         blocks = range(first, first + sizes.blocks_of(chunk))
         prompt = Row([index % vocab for index in range(chunk)], 0, blocks, samples=0)
