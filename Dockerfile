@@ -85,13 +85,19 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && PYTHONPATH=/opt/app LEGATO_CACHE=/prepared /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--header-only']))" \
  && install -D -m 644 -t /opt/legato /prepared/*.header
 
-# Compiles kernels for the processor of the build machine. A worker copies them to its cache, and compiles kernels for
-# another type of processor itself.
+# Compiles kernels for the processor of the build machine, and of common models for four kinds of GPUs, without one. A
+# worker copies them to its cache, and compiles others itself.
 FROM engine-packages AS engine-app
+ARG DEVICE
 COPY --from=wheel /wheels /wheels
 COPY --from=model /model /model
 RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir --no-compile --target /opt/app /wheels/*.whl \
  && PYTHONPATH=/opt/app LEGATO_CACHE=/opt/legato NUMBA_CACHE_DIR=/opt/legato/kernels /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--dtype', 'Auto', '--dtype', 'Float32']))" \
+ && if [ "$DEVICE" != cpu ]; then \
+      for outline in /opt/app/legato_engine/runner/outlines/*; do \
+        PYTHONPATH=/opt/app TRITON_CACHE_DIR=/opt/legato/triton TRITON_STORE_BINARY_ONLY=1 /opt/venv/bin/python -m legato_cli.main prepare --model "$outline" --chip sm_80 --chip sm_89 --chip sm_90 --chip sm_100 || exit 1; \
+      done; \
+    fi \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/app \
  && find /opt/legato -name '*.lock' -delete
 

@@ -3,6 +3,7 @@
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import tiny_llama
@@ -15,6 +16,7 @@ from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.runner import kernel_check
 
+OUTLINES = Path(kernel_check.__file__).with_name("outlines")
 LITTLE = 4 << 10  # bytes of shared memory
 
 
@@ -26,6 +28,7 @@ def run_checks(folder: str) -> dict[str, Any]:
         "names": _names(),
         "well": _outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared),
         "little": _outcome(folder, "64", "sm_80", LITTLE),
+        "outline": _outcome(str(OUTLINES / "qwen2.5-7b"), "64", "sm_90", ahead.CHIPS["sm_90"].shared),
         "blocks": _outcome(folder, "8", "sm_90", ahead.CHIPS["sm_90"].shared),
     }
     choose = backend.choose

@@ -1,5 +1,6 @@
 """A small kernel compiled for chips that are not here, and what was reported of it; called by `uninterpreted`."""
 
+import os
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ import triton
 import triton.language as tl
 
 from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu import prepared as prepared_kernels
 
 
 @triton.jit
@@ -55,3 +57,9 @@ def found_in_cache(folder: str, *chips: str) -> list[bool]:
         with ahead.launches(chip):
             double(torch.ones(100), torch.zeros(100), 128)
     return found
+
+
+def found_in_image(prepared: str, cache: str, *chips: str) -> tuple[list[int], list[bool]]:
+    """Numbers of entries that two starts of a worker copy, and by chip whether the kernel was among them."""
+    os.environ["LEGATO_PREPARED"], triton.knobs.cache.dir = prepared, cache
+    return [prepared_kernels.install(), prepared_kernels.install()], found_in_cache(cache, *chips)

@@ -32,6 +32,14 @@ class Gpu:
         return "sm_{}{}".format(*self.capability)
 
 
+def elsewhere(chip: str) -> Gpu:
+    """Returns a GPU that is not here, for which kernels are compiled: one of CHIPS."""
+    from legato_engine.kernels.gpu.chips import CHIPS
+
+    major, minor = divmod(int(chip.removeprefix("sm_")), 10)
+    return Gpu(chip, (major, minor), CHIPS[chip].processors, 0, CHIPS[chip].shared, dmabuf=False)
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts about GPUs and their software. Versions of CUDA have the driver's format: 13000 is 13.0."""

@@ -1,8 +1,10 @@
 """Checks that Triton compiles a model's kernels for the GPUs of this machine, for `legato doctor`."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from legato_cli.machine.gpus import Gpu, reason
@@ -16,10 +18,13 @@ def problems(
     """Returns, by kind of GPU, the first kernel that does not compile with the reason, or "". `formats` are settings:
     the quantization, the type of weights and of KV.
 
-    Uses no GPU. Triton caches compiled kernels, so that a second check is quick.
+    Uses no GPU. Triton caches compiled kernels, so that a second check is quick. Kinds are checked concurrently, each
+    in a process.
     """
     kinds = {gpu.chip: gpu for gpu in gpus}
-    return {chip: _problem(gpu, model, formats, block_size, environ) for chip, gpu in kinds.items()}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        checked = pool.map(lambda gpu: _problem(gpu, model, formats, block_size, environ), kinds.values())
+        return dict(zip(kinds, checked, strict=True))
 
 
 def describe(model: str, problems: Mapping[str, str]) -> str:

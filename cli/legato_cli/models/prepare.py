@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from legato_engine.kernels.gpu.chips import CHIPS
 from legato_engine.settings import BLOCK_SIZES, DTYPES, KV_DTYPES, QUANTIZATIONS
 from legato_protocol.settings import flags
 
@@ -45,6 +46,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--quantization",
         kind=flags.one_of("FORMAT", QUANTIZATIONS),
         help=f"format to round a 16-bit model's weights to: {', '.join(QUANTIZATIONS)}; None if not given",
+    )
+    flags.repeated(
+        parser,
+        "--chip",
+        kind=flags.one_of("CHIP", tuple(CHIPS)),
+        help=f"compile the kernels for this kind of GPU instead, which need not be here: {', '.join(CHIPS)}",
     )
     parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
     flags.option(
@@ -90,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
         path = model.resolve(args.model, _say)
-        return _compile(path, args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"], args.quantization or ["None"])
+        formats = args.quantization or ["None"], args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"]
+        return _compile_ahead(path, args.chip, *formats) if args.chip else _compile(path, *formats)
     except flags.SettingsError as error:
         return _refuse(error)
     except model.ModelUnavailable as error:
@@ -114,7 +122,22 @@ def _download(args: argparse.Namespace) -> None:
     hub_model.download(snapshot, args.into, _say, content, args.header_only)
 
 
-def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str], quantizations: Sequence[str]) -> int:
+def _compile_ahead(
+    path: Path, chips: Sequence[str], quantizations: Sequence[str], dtypes: Sequence[str], kv_dtypes: Sequence[str]
+) -> int:
+    """Compiles into Triton's cache ($TRITON_CACHE_DIR)."""
+    from legato_cli.machine import gpus, kernels
+
+    devices = [gpus.elsewhere(chip) for chip in chips]
+    for formats in itertools.product(quantizations, dtypes, kv_dtypes):
+        _say("compiling kernels for {}, quantization {}, {}, KV {}".format(", ".join(chips), *formats))
+        problems = kernels.problems(devices, path, formats, BLOCK_SIZES["cuda"], os.environ)
+        if any(problems.values()):
+            return _refuse(kernels.describe(path.name, problems))
+    return 0
+
+
+def _compile(path: Path, quantizations: Sequence[str], dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
     from legato_engine.errors import EngineError
     from legato_engine.runner import cores
     from legato_engine.runner.plan import RunnerOptions

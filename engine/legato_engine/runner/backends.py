@@ -42,8 +42,11 @@ def make(checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room
     scales = kv_scales.read(checkpoint) if chosen.kv == FLOAT8 else None
     if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
+        from legato_engine.kernels.gpu import prepared
 
         assert gpu is not None
+        if gpu.place.type == "cuda":
+            prepared.install()
         return CudaBackend(checkpoint, chosen.dtype, gpu, room, report, scales)
     if chosen.path is None:
         place = gpu.place if gpu else torch.device("cpu")

@@ -2,9 +2,10 @@
 
     python -m legato_engine.runner.kernel_check MODEL QUANTIZATION DTYPE KV_DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-The first five are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
+The first five are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.chips.Chip`. With exit code
 1, stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's
-cache for workers. Only quantized weights are read, one of each shape and form.
+cache for workers. Only quantized weights are read, one of each shape and form; a folder with nothing but a config.json
+is a model without any.
 """
 
 import sys
@@ -16,15 +17,17 @@ import torch
 from legato_engine.backends.cuda import device
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.kernels.gpu import ahead
-from legato_engine.kernels.gpu.ahead import Chip
 from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.chips import Chip
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kvcache.window_table import WindowTable
+from legato_engine.models import config as configs
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.grouped import Grouped, GroupedForm
@@ -97,6 +100,35 @@ class Shapes(Checkpoint):
         return self._codes.get(key)
 
 
+class Outline(Checkpoint):
+    """A model of 16 bits of which only the config is known."""
+
+    fingerprint = ""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.config = configs.from_huggingface(read_json(folder / CONFIG), f"{folder}/{CONFIG}")
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return {}
+
+    def names(self) -> frozenset[str]:
+        return frozenset()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return expected_shapes(self.config)[name]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return torch.empty(self.shape(name), device=_NOWHERE)
+
+
+def opened(path: Path, quantization: str) -> Checkpoint:
+    """Raises ModelError."""
+    if path.is_dir() and [file.name for file in path.iterdir()] == [CONFIG]:
+        return Outline(path)
+    return open_weights(path, quantization)
+
+
 def launch_all(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, chip: str, processors: int) -> None:
     """Launches every kernel of a worker: steps of all kinds, sampling, checksums.
 
@@ -136,7 +168,7 @@ def main(
     limits = Chip(int(shared), int(processors))
     with ahead.compilations() as kernels, ahead.launches(chip, limits):
         try:
-            weights = open_weights(Path(model), quantization)
+            weights = opened(Path(model), quantization)
             launch_all(weights, dtype, kv_dtype, int(block_size), chip, limits.processors)
         except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
             print(*kernels[-1:])

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from legato_cli.machine import kernels
 from legato_cli.models import model
 from legato_engine.runner import cores, runner
 
@@ -50,3 +51,20 @@ REPOSITORY = "--hugging-face owner/name --revision " + "0" * 40
 )
 def test_flags_that_do_not_go_together_are_refused(flags, said, legato):
     assert legato("prepare", *flags.split()) == (2, "", f"legato prepare: {said}\n")
+
+
+def test_kernels_are_compiled_for_gpus_that_are_not_here_for_each_format(legato, monkeypatch, tmp_path):
+    asked = []
+
+    def problems(gpus, path, formats, block_size, _environ):
+        asked.append(([gpu.chip for gpu in gpus], gpus[0].shared >> 10, formats, block_size))
+        return {"sm_89": "", "sm_100": "attend: it spills"} if "FP8" in formats else {"sm_89": "", "sm_100": ""}
+
+    monkeypatch.setattr(kernels, "problems", problems)
+    command = ("prepare", "--model", tmp_path, "--chip", "sm_89", "--chip", "sm_100")
+    assert legato(*command).code == 0
+    code, _, err = legato(*command, "--kv-cache-dtype", "Auto", "--kv-cache-dtype", "FP8")
+    assert (code, err.endswith("compile for sm_100: attend: it spills\n")) == (2, True)
+    formats = [("None", "Auto", "Auto")] * 2 + [("None", "Auto", "FP8")]
+    assert asked == [(["sm_89", "sm_100"], 99, each, 64) for each in formats]
+    assert "not a valid chip: sm_75" in legato("prepare", "--chip", "sm_75").err

@@ -33,6 +33,17 @@ def test_what_was_compiled_is_found_by_a_later_process(everything, cache):
     assert uninterpreted.call(elsewhere.found_in_cache, cache, "sm_80", "sm_90") == [False, True]
 
 
+def test_what_an_image_was_built_with_is_found_by_its_workers(tmp_path):
+    """Although paths differ, and the image is unpacked without the machine that compiled."""
+    built, image, cache = (tmp_path / name for name in ("built", "image", "cache"))
+    assert uninterpreted.call(elsewhere.found_in_cache, str(built), "sm_90", "sm_80") == [False, False]
+    image.mkdir()
+    built.rename(image / "triton")
+    found = uninterpreted.call(elsewhere.found_in_image, str(image), str(cache), "sm_90", "sm_80", "sm_89")
+    assert found == [[2, 0], [True, True, False]]
+    assert uninterpreted.call(elsewhere.found_in_image, str(tmp_path / "none"), str(cache), "sm_90") == [[0, 0], [True]]
+
+
 @pytest.mark.parametrize(
     ("chip", "error", "message"),
     [

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,20 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime.cache import get_cache_manager
 
+from legato_engine.kernels.gpu.chips import CHIPS, Chip
 
-class Chip(NamedTuple):
-    """`shared` is the memory that one block of threads may have, in bytes."""
-
-    shared: int
-    processors: int
-
-
-CHIPS = {
-    "sm_80": Chip(shared=163 << 10, processors=108),  # A100
-    "sm_89": Chip(shared=99 << 10, processors=58),  # L4; sm_86 and sm_120 have the same shared memory
-    "sm_90": Chip(shared=227 << 10, processors=132),  # H100, H200
-    "sm_100": Chip(shared=227 << 10, processors=148),  # B200
-}
 _MOST_THREADS = 1024  # of a block
 
 
