@@ -11,7 +11,19 @@ from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 PROCESSES = ("gateway", "worker", "operator")
-BOUNDED = {"cause", "error", "finish", "kind", "le", "outcome", "reason", "result", "verb", "what"}  # words of the code
+BOUNDED = {
+    "cause",
+    "error",
+    "finish",
+    "kind",
+    "le",
+    "method",
+    "outcome",
+    "reason",
+    "result",
+    "verb",
+    "what",
+}  # words of the code
 OBJECTS = {
     "by",
     "direction",

@@ -52,21 +52,27 @@ _COUNTERS = {
     "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
+_DRAFTS = {
+    "drafted": ("proposed", "Tokens that were drafted and verified."),
+    "accepted": ("accepted", "Drafted tokens that the model sampled, too."),
+}
 
 
 class WorkerMetrics:
     """The metrics of one worker, in a registry of its own."""
 
-    def __init__(self, gpus: GpuSource | None = None) -> None:
+    def __init__(self, gpus: GpuSource | None = None, speculation: str = "None") -> None:
+        """`speculation` is the method that drafts tokens."""
         self._gpus = gpus or NoGpus()
         self.registry = CollectorRegistry()
+        self._speculation = speculation
         self._refused = Counter(
             "legato_worker_refused_frames", "Frames and connections refused.", ["reason"], registry=self.registry
         )
         for reason in REFUSALS:
             self._refused.labels(reason)
         self._starts = 0
-        self._earlier = dict.fromkeys((*_COUNTERS, "decode_rows"), 0)
+        self._earlier = dict.fromkeys((*_COUNTERS, *_DRAFTS, "decode_rows"), 0)
         self._earlier_batches = CoreTotals().decode_batches
         self._current: CoreStatus | None = None
         self.gateways = 0
@@ -144,7 +150,10 @@ class WorkerMetrics:
             gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
             rate = "Prompt tokens in a second of full steps, fitted to steps of all sizes."
             gauges["prefill_tokens_per_second"] = (rate, load.prefill_rate)
-            gauges["step_time_seconds"] = ("Duration of a step that decodes, smoothed.", load.step_time)
+            gauges["step_time_seconds"] = (
+                "Duration of a step that decodes for each token that a sequence got, smoothed.",
+                load.step_time,
+            )
             gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
             leaked = load.used_blocks if self._current.idle else 0
@@ -158,8 +167,17 @@ class WorkerMetrics:
             gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
-        families += [self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
+        families += [*self._drafts(totals), self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
         return [*families, *gpus.families(self._gpus.readings)]
+
+    def _drafts(self, totals: CoreTotals) -> list[Metric]:
+        """Counts of drafted tokens by method; none without speculation."""
+        families = list[Metric]()
+        for name, (metric, text) in _DRAFTS.items() if self._speculation != "None" else ():
+            family = CounterMetricFamily(f"legato_worker_speculation_{metric}_tokens", text, labels=["method"])
+            family.add_metric([self._speculation], self._earlier[name] + getattr(totals, name))
+            families.append(family)
+        return families
 
     def _batches(self, totals: CoreTotals) -> tuple[int, ...]:
         """Number of steps by bucket of decoded rows, over all restarts."""

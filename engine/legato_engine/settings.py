@@ -29,6 +29,8 @@ ON_KERNEL_FAILURE = ("Auto", "Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TLS_MODES = ("Permissive", "Strict")
+SPECULATIONS = ("None", "PromptLookup")
+MOST_DRAFTS = 7  # of a sequence in one step: attention on a GPU decodes rows of up to 8 tokens
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 
 
@@ -54,6 +56,8 @@ class WorkerSettings:
     max_length: int | None = None
     max_batch: int | None = None  # None: as many as memory holds
     dtype: str = "Auto"
+    speculation: str = "None"
+    speculation_tokens: int = 4
     quantization: str = "None"
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
@@ -101,6 +105,11 @@ class WorkerSettings:
     @property
     def tokens_per_chunk(self) -> int:
         return self.chunk_tokens or CHUNK_TOKENS[self.device]
+
+    @property
+    def most_drafts(self) -> int:
+        """Tokens that are drafted of a sequence for one step at most."""
+        return 0 if self.speculation == "None" else self.speculation_tokens
 
     @property
     def plain_control(self) -> bool:
@@ -184,6 +193,12 @@ _FLAGS: Final = (
         "maximum number of sequences that run at the same time; Auto: as many as the KV cache holds at "
         f"{capacity.EXPECTED_TOKENS} tokens each, {capacity.FEWEST} to {capacity.MOST}",
     ),
+    Flag(
+        "--speculation",
+        flags.one_of("METHOD", SPECULATIONS),
+        "method that drafts tokens, which steps then verify: " + ", ".join(SPECULATIONS),
+    ),
+    Flag("--speculation-tokens", flags.whole("COUNT", 1, MOST_DRAFTS), "most tokens drafted of a sequence for a step"),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
     Flag("--quantization", flags.one_of("FORMAT", QUANTIZATIONS), "format that weights are rounded to while loading"),
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),

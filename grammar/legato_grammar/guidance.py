@@ -48,6 +48,14 @@ class Matcher:
         """Appends tokens to the text. False once the grammar did not allow one of them."""
         return self._matcher.consume_tokens(list(tokens))
 
+    def accepted(self, tokens: Sequence[int]) -> int:
+        """Number of leading `tokens` that may be appended to the text, which stays as it is."""
+        return self._matcher.validate_tokens(list(tokens))
+
+    def take_back(self, count: int) -> bool:
+        """Removes the last `count` tokens from the text. False if that is impossible."""
+        return self._matcher.rollback(count)
+
     def mask(self) -> bytearray:
         """Returns the allowed next tokens as `words` 32-bit numbers, one bit per id, lowest first. Releases the GIL."""
         return bytearray(self._matcher.compute_bitmask()[: 4 * self._words])

@@ -20,7 +20,7 @@ def worker() -> WorkerMetrics:
     """A worker's metrics after its core spoke."""
     gpus = NoGpus()
     gpus.readings = (GpuReading("GPU-0", 1, 2, 0.5, 300.0, 700.0, 60.0, {"corrected": 1}, frozenset(), {79: 1}),)
-    metrics = WorkerMetrics(gpus)
+    metrics = WorkerMetrics(gpus, "PromptLookup")
     load = Load(1, 2, 3, 40, 5, 6, 7, 1000.0, 0.01)
     totals = CoreTotals(steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1})
     metrics.exposition(CoreStatus(load, totals, False), ready=True, gateways=1)

@@ -40,6 +40,8 @@ CHANGES: dict[str, Any] = {
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
     "engine.maxRunning": 128,
+    "engine.speculation.method": "PromptLookup",
+    "engine.speculation.tokens": 2,
     "engine.startTimeout": "1h",
     "engine.image": "registry.example/engine:1",
     "gateway.image": "registry.example/gateway:1",
@@ -208,6 +210,8 @@ def base_for(path: str) -> dict[str, Any]:
         return BASE | {"internalTLS": {"secret": "internal"}}
     if path.startswith("transfer.rdma."):
         return BASE | {"transfer": {"transport": "RDMA", "rdma": RDMA}}
+    if path == "engine.speculation.tokens":
+        return BASE | {"engine": {"speculation": {"method": "PromptLookup"}}}
     if path == "engine.profile":
         return BASE | PACED
     if path.startswith(("gateway.httpRoute", "gateway.ingress")):

@@ -15,13 +15,14 @@ from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
+from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.handoff import transfers
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingTransfer
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission, EndedSequences, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.scheduler.speculation.drafter import Draft
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.block_hash import split
 from legato_protocol.wire.kv_events import KVEvent, Stored
@@ -87,6 +88,7 @@ class Client:
     seed: int = 7
     stop: tuple[int, ...] = ()
     scores: bool = False  # it asks for logprobs of its prompt
+    reads: bool = False  # its draws read the tokens before them
     id: str = field(default_factory=lambda: f"request-{next(ids)}")
     got: dict[int, list[int]] = field(default_factory=dict)
     scored: list[float] = field(default_factory=list)
@@ -102,9 +104,11 @@ class Client:
     @property
     def params(self) -> SamplingParams:
         scores = 0 if self.scores else None
+        penalty = 1.5 if self.reads else 1.0
         return SamplingParams(
-            max_tokens=self.max_tokens, seed=self.seed, stop_token_ids=self.stop, prompt_logprobs=scores
-        )
+            max_tokens=self.max_tokens, seed=self.seed, stop_token_ids=self.stop, prompt_logprobs=scores,
+            repetition_penalty=penalty,
+        )  # fmt: skip
 
     @property
     def complete(self) -> bool:
@@ -150,6 +154,19 @@ class Client:
         return output
 
 
+class Guesses:
+    """Drafts that are right up to some place."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    def propose(self, request: Request, most: int) -> Draft:
+        known = request.outputs
+        right = (known * 7 + request.choice) % 5  # tokens
+        expected = self._clients[request.id].expected[request.choice][known : known + most]
+        return Draft([token + (place >= right) for place, token in enumerate(expected)], [0.5] * len(expected))
+
+
 class Arena:
     """Blocks of slots, and the fake runner over them."""
 
@@ -188,23 +205,33 @@ class Arena:
             first = max(0, row.start - window + 1)
             others.append([GARBAGE] * first + [self._slot(table, at) for at in range(first, row.start)])
         logprobs, targets = array("f"), iter(row.targets.tokens if row.targets is not None else ())
-        for token in tokens:
+        drawn, last = list[Sampled](), len(tokens) - 1 - row.drafts
+        for place, token in enumerate(tokens):
             for window, table, of_group in zip(self.windows, row.windows, others, strict=True):
                 of_group.append(window_kv(of_group, window, token))
                 self._write(table, len(values), of_group[-1])
             self._write(row.blocks, len(values), kv(values, token))
             values.append(kv(values, token))
             logprobs.extend(logprob(values, target) for target in islice(targets, 1))
-        for draw in row.draws:
-            assert draw.position == len(values)
-            check_counts(draw)
-            assert len(draw.tokens) == len(values) - (row.tokens[0] < 0) or list(draw.tokens)[-1] == tokens[-1]
-        seen = [value for window, of_group in zip(self.windows, others, strict=True) for value in of_group[-window:]]
-        sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice, seen)) for draw in row.draws)
+            seen = [each for window, of_group in zip(self.windows, others, strict=True) for each in of_group[-window:]]
+            if place >= last and row.draws:
+                draws = row.draws[place - last :][:1] if row.drafts else row.draws
+                drawn += [self._draw(draw, values, seen, tokens[last : place + 1]) for draw in draws]
+        sampled = tuple(drawn)
+        assert len(sampled) == len(row.draws)
         if row.targets is None:
             return sampled
         assert not list(targets), "a target without logits"
         return Scored(PackedLogprobs(0, logprobs.tobytes(), b"", bytes(4 * len(logprobs))), sampled, 0.25)
+
+    def _draw(self, draw: Draw, values: Sequence[int], seen: Sequence[int], last: Sequence[int]) -> Sampled:
+        """`last` are the row's last known token and the drafts before the draw."""
+        assert draw.position == len(values)
+        check_counts(draw)
+        reads = draw.params.repetition_penalty != 1
+        if reads or len(draw.tokens) == len(values):
+            assert list(draw.tokens[-len(last) :]) == list(last)
+        return Sampled(next_token(values, draw.params.seed, draw.choice, seen))
 
 
 class Worker:
@@ -214,10 +241,11 @@ class Worker:
         defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
         chosen = SchedulerLimits(block_size=block_size, **defaults | limits)
         self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size)
-        self.scheduler = Scheduler(chosen, self.pool, "revision")
+        self.clients: dict[str, Client] = {}
+        drafter = Guesses(self.clients) if chosen.drafts else None
+        self.scheduler = Scheduler(chosen, self.pool, "revision", drafter)
         self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
         self.arena = Arena(num_blocks, block_size, chosen.windows)
-        self.clients: dict[str, Client] = {}
         self.now = 0.0
         self.before: StepOutput = ()  # of the step that was processed last
         self.batches: list[Batch] = []

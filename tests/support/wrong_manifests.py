@@ -13,6 +13,7 @@ BESIDE: dict[str, Any] = {  # other fields that a part must have
     "model.adapters.0": {"name": "a"},
     "model.adapters.0.source.huggingFace": HUB,
     "transfer.rdma": {"resource": "rdma/ib"},
+    "engine.speculation": {"method": "PromptLookup"},
 }
 
 
@@ -47,6 +48,8 @@ FIELDS = [
     ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
     ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16', 'FP8' or 'Float32'"),
     ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"),
+    ("engine.speculation.method", "Draft", "'PromptLookup'"),
+    *(("engine.speculation.tokens", wrong, "1" if wrong < 1 else "at most 7") for wrong in (0, 8)),
     ("engine.runner", "paced", "'Model' or 'Paced'"),
     ("engine.hangTimeout", "soon", "not a valid duration: soon"),
     *(("drain.deadline", wrong, f"not a valid duration: {wrong} (write 90s") for wrong in (120, "90")),

@@ -17,6 +17,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import LoadedModel, Progress, StepRunner
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.scheduler.speculation import drafters
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
@@ -60,7 +61,7 @@ def load(
     limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
     events = EventLog(epoch)
     pool = BlockPool(runner.num_blocks, events, runner.layout.windows, runner.layout.block_size)
-    scheduler = Scheduler(limits, pool, runner.kv_revision)
+    scheduler = Scheduler(limits, pool, runner.kv_revision, drafters.make(settings.speculation))
     carrier = agent = None
     if settings.transport != "None":
         carrier = LinkOpener(settings, runner, model.max_length, progress).open()
@@ -133,6 +134,7 @@ def scheduler_limits(
         reserve_maximum=settings.output_reservation == "Maximum",
         max_running=max_running,
         windows=windows,
+        drafts=settings.most_drafts,
     )
 
 

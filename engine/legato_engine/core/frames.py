@@ -122,6 +122,8 @@ class CoreTotals(Value, frozen=True):
     decode_batches: tuple[int, ...] = (0,) * (len(DECODE_BATCHES) + 1)  # number of steps, by bucket of decoded rows
     tokens_by_tenant: dict[str, int] = msgspec.field(default_factory=dict)
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
+    drafted: int = 0
+    accepted: int = 0
 
 
 class CoreStatus(Value, frozen=True):

@@ -198,7 +198,7 @@ class Core:
         self._handler.end_faulted(result.faulted)
         if self._handoffs is not None:
             self._handoffs.senders.after_step(result.advanced, result.prefilled)
-        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now)
+        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now, result.accepted)
         self._since = now
         self._reporter.count_step(result)
         self._profiling.count_step()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from legato_engine.grammars.read_tokens import ReadTokens
 from legato_engine.scheduler.batch import DeadEnd
 from legato_grammar.guidance import Grammar, Matcher
 
@@ -16,7 +17,7 @@ class GrammarPosition:
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
         self._matcher: Matcher | None = None
-        self._consumed = 0
+        self._consumed = ReadTokens()
 
     def at_start(self) -> "GrammarPosition":
         """Returns the start of the same grammar, for a new sequence."""
@@ -38,11 +39,29 @@ class GrammarPosition:
             raise DeadEnd("its grammar and its stop tokens allow no token")
         return bytes(mask)
 
+    def accepted(self, output: Sequence[int], drafts: Sequence[int]) -> int:
+        """See `batch.Constraint`."""
+        try:
+            matcher = self._follow(output)
+        except DeadEnd:  # the next draw says so
+            return 0
+        return 0 if matcher.error else matcher.accepted(drafts)
+
     def _follow(self, output: Sequence[int]) -> Matcher:
-        if self._matcher is None or self._consumed > len(output):
-            self._matcher, self._consumed = self._grammar.matcher(), 0
-        if new := output[self._consumed :]:
-            if not self._matcher.consume(new):
+        matcher, shared = self._matcher, self._consumed.shared(output)
+        if matcher is None or shared is None or not self._take_back(matcher, shared):
+            matcher = self._matcher = self._grammar.matcher()
+            self._consumed = ReadTokens()
+        if new := output[self._consumed.count :]:
+            if not matcher.consume(new):
                 raise DeadEnd("its existing output does not match its grammar")
-            self._consumed = len(output)
-        return self._matcher
+            self._consumed.add(new)
+        return matcher
+
+    def _take_back(self, matcher: Matcher, shared: int) -> bool:
+        """Keeps the first `shared` tokens that were consumed; False if that is impossible."""
+        replaced = self._consumed.count - shared
+        if replaced and (matcher.error or not matcher.take_back(replaced)):
+            return False
+        self._consumed.keep(shared)
+        return True

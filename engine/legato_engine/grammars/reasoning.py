@@ -1,11 +1,14 @@
 """The position of a sequence in its reasoning, which may have a budget; the answer may have to match a grammar."""
 
+from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 
 from legato_engine.grammars.position import GrammarPosition
+from legato_engine.grammars.read_tokens import REPLACED, ReadTokens
 from legato_grammar.guidance import Grammar
 from legato_protocol.sampling.reasoning import ReasoningSpan, ReasoningTokens
 
@@ -25,13 +28,14 @@ class ReasoningRules:
 class ReasoningPosition:
     """Implements `batch.Constraint`."""
 
-    __slots__ = ("_answer", "_read", "_rules", "_span")
+    __slots__ = ("_answer", "_earlier", "_read", "_rules", "_span")
 
     def __init__(self, rules: ReasoningRules) -> None:
         self._rules = rules
         self._span = ReasoningSpan(rules.marks)
         self._answer = GrammarPosition(rules.answer) if rules.answer is not None else None
-        self._read = 0
+        self._read = ReadTokens()
+        self._earlier: deque[tuple[int, ReasoningSpan]] = deque(maxlen=REPLACED)  # spans after fewer tokens
 
     def at_start(self) -> "ReasoningPosition":
         """The same rules for a new sequence."""
@@ -53,14 +57,41 @@ class ReasoningPosition:
         mask = self._answer.allowed(output[span.behind :], stops, early)
         return mask if span.over else self._with(rules.marks.open, mask)
 
+    def accepted(self, output: Sequence[int], drafts: Sequence[int]) -> int:
+        """See `batch.Constraint`."""
+        self._follow(output)
+        span, answer = self._span, self._answer
+        if answer is None:
+            return len(drafts)
+        if self._rules.marks.header:
+            return answer.accepted(output, drafts)
+        if span.inside:
+            close = self._rules.marks.close
+            return drafts.index(close) + 1 if close in drafts else len(drafts)
+        return answer.accepted(output[span.behind :], drafts)
+
     def _follow(self, output: Sequence[int]) -> None:
-        if self._read > len(output):
-            self._span, self._read = ReasoningSpan(self._rules.marks), 0
         behind = self._span.behind
-        self._span.follow(output[self._read :])
-        self._read = len(output)
+        self._take_back(output)
+        if new := output[self._read.count :]:
+            self._earlier.append((self._read.count, copy(self._span)))
+            self._span.follow(new)
+            self._read.add(new)
         if self._answer is not None and self._span.behind != behind and not self._rules.marks.header:
             self._answer = self._answer.at_start()  # it may have read white space before the reasoning
+
+    def _take_back(self, output: Sequence[int]) -> None:
+        """Goes back to where `output` is the same as before."""
+        shared = self._read.shared(output)
+        if shared == self._read.count:
+            return
+        while shared is not None and self._earlier:
+            count, span = self._earlier.pop()
+            if count <= shared:
+                self._span = span
+                self._read.keep(count)
+                return
+        self._span, self._read = ReasoningSpan(self._rules.marks), ReadTokens()
 
     def _only(self, token: int) -> bytes:
         return self._with(token, bytes(4 * self._rules.words))

@@ -45,7 +45,7 @@ class StepInputs:
     starts: Ints  # [rows + 1]: index of each row's first token; the number of tokens at the end
     lengths: Ints  # [rows]: positions that a row's last token attends to, including itself
     tables: Ints  # [rows, blocks]: block tables, padded with the row's first block
-    sampled: Ints  # index of the last token of each row that samples
+    sampled: Ints  # indexes of the tokens whose logits are sampled: the last one of a row, and those before its drafts
     adapted: tuple[AdaptedTokens, ...] = ()  # by adapter, disjoint
     drawn: "torch.Tensor | None" = None  # int32 [draws of the previous step], on the device that drew them
     windows: tuple[WindowInputs, ...] = ()

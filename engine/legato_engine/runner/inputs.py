@@ -23,7 +23,7 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
         tokens.extend(row.tokens)
         counts.append(len(row.tokens))
         if row.draws:
-            sampled.append(len(tokens) - 1)
+            sampled.extend(range(len(tokens) - 1 - row.drafts, len(tokens)))
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     begins = np.array([row.start for row in rows], np.int64)
     lengths = begins + np.array(counts, np.int64)

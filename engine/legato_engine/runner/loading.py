@@ -127,6 +127,7 @@ def _warmed_up(
             chunk_tokens=settings.tokens_per_chunk,
             max_batch=settings.max_batch,
             adapters=adapters,
+            drafts=settings.most_drafts,
             longest_bytes=_longest_bytes(settings),
             fallback=fallback,
             on_kernel_failure=settings.on_kernel_failure,

@@ -33,8 +33,8 @@ class RunnerOptions:
     torch's GPU for `device`, `instructions` replaces this machine's instruction sets in the choice of formats. Weights,
     arena and workspace have to fit into `memory`; None: not checked.
 
-    `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens` and `max_batch` are the size of
-    the largest step.
+    `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a
+    sequence are the size of the largest step.
     """
 
     dtype: str
@@ -56,6 +56,7 @@ class RunnerOptions:
     max_batch: int | None = capacity.FEWEST
     chunk_tokens: int = 512
     adapters: AdapterLimits = AdapterLimits()
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class RunnerPlan:
     layout: KVLayout
     sizes: ChosenSizes
     gpu: Device | None = None
+    drafts: int = 0
 
 
 def layout_of(config: ModelConfig, block_size: int, kv: str) -> KVLayout:
@@ -88,4 +90,4 @@ def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
     if options.longest_bytes is not None:
         declared = sizing.longest_within(declared, layout, options.longest_bytes, options.chunk_tokens)
     sizes = sizing.choose(needs, layout, declared, asked, options.memory, options.chunk_tokens)
-    return RunnerPlan(checkpoint, chosen, layout, sizes, gpu)
+    return RunnerPlan(checkpoint, chosen, layout, sizes, gpu, options.drafts)

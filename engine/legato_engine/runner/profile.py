@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from legato_engine.errors import UnusableProfile
 from legato_engine.scheduler.batch import Batch
-from legato_engine.scheduler.planning.chunk_budget import pairs
+from legato_engine.scheduler.planning.step_work import work_of
 
 _SUFFIX = ".json"
 _SHIPPED = Path(__file__).parents[1] / "profiles"
@@ -37,14 +37,9 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
         return self.per_step + decoding + self.per_token * tokens + self.per_pair * attended
 
     def of(self, batch: Batch) -> float:
-        """Seconds of this step. A row of one token that draws decodes, as in the scheduler's measurements."""
-        rows, context, tokens, attended = 0, 0, 0, 0.0
-        for row in batch.rows:
-            if (count := len(row.tokens)) == 1 and row.draws:
-                rows, context = rows + 1, context + row.start
-            else:
-                tokens, attended = tokens + count, attended + pairs(count, row.start)
-        return self.seconds(rows, context, tokens, attended)
+        """Seconds of this step, by its content as the scheduler measures it. Drafts cost as much as sequences."""
+        work = work_of(batch)
+        return self.seconds(work.rows + work.drafts, work.context, work.tokens, work.pairs)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -48,7 +48,7 @@ class Launched(NamedTuple):
     """A launched step, the argument of `collect`."""
 
     batch: Batch
-    logits: torch.Tensor | None  # float32 [rows that draw, vocab]
+    logits: torch.Tensor | None  # float32 [sampled tokens, vocab]
     scored: Mapping[int, Scored]  # by row, without samples
     masks: PendingMasks  # of rows with structured output
     pending: "PendingSamples | None" = None  # samples, if a GPU draws them as part of the step
@@ -89,6 +89,7 @@ class Runner:
         self.written: DeviceEvent | None = None
         self._block_0 = (WindowTable(0, [0]),) * len(plan.layout.windows)  # for the warm-up
         self._pending: PendingSamples | None = None  # of the step launched last
+        self._drafts = plan.drafts
         self._model = model
         self._gpu = plan.gpu
         self._sampler = sampler
@@ -106,7 +107,7 @@ class Runner:
             numba.set_num_threads(min(options.threads, numba.config.NUMBA_NUM_THREADS))
         plan = make_plan(checkpoint, options)
         chosen, layout, sizes, gpu = plan.formats, plan.layout, plan.sizes, plan.gpu
-        rows = sizes.max_running
+        rows = max(sizes.max_running, 1 + options.drafts)  # tokens that are sampled
         blocks, limits = layout.blocks_for(sizes.max_length), options.adapters
         room = Room(
             options.chunk_tokens + rows, rows, blocks, layout.block_size, limits.in_memory, limits.rank
@@ -169,7 +170,7 @@ class Runner:
         return tuple(replace(scored[i], sampled=row) if i in scored else row for i, row in enumerate(sampled))
 
     def logits(self, rows: tuple[Row, ...], before: "PendingSamples | None" = None) -> torch.Tensor:
-        """Computes rows, whose tokens may be samples of `before`; float32 logits [rows that draw, vocab], in order."""
+        """Computes rows, whose tokens may be samples of `before`; float32 logits [sampled tokens, vocab], in order."""
         drawn = before.sampled if before is not None and before.parts else None
         given = inputs.build(rows, self.layout.block_size, drawn)
         assert len(given.windows) == len(self.layout.windows), "rows lack tables of windows"
@@ -233,6 +234,10 @@ class Runner:
             tokens = [0] * count
             draws = (Draw(0, count, params, tokens, count),)
             self.step(Batch((Row(tokens, 0, [0], draws, windows=self._block_0),) * rows))
+        if drafts := min(self._drafts, size - 1):
+            tokens = [0] * (1 + drafts)
+            after = tuple([Draw(0, count, greedy, tokens, 1) for count in range(1, 2 + drafts)])
+            self.step(Batch((Row(tokens, 0, [0], after, windows=self._block_0, drafts=drafts),)))
         decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),), windows=self._block_0)
         with torch.inference_mode():
             logits = self.logits((decoding,))
@@ -244,9 +249,13 @@ class Runner:
 
 def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
     """All draws of a step, and the row of the logits of each."""
-    drawing = [row for row in rows if row.draws]
-    draws = [draw for row in drawing for draw in row.draws]
-    return draws, [line for line, row in enumerate(drawing) for _ in row.draws]
+    draws, lines, line = list[Draw](), list[int](), 0
+    for row in rows:
+        if row.draws:
+            draws += row.draws
+            lines += range(line, line + len(row.draws)) if row.drafts else [line] * len(row.draws)
+            line += 1 + row.drafts
+    return draws, lines
 
 
 def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> list[Sampled]:

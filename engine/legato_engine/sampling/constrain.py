@@ -15,16 +15,19 @@ from legato_engine.kernels.torch import sampling as by_torch
 from legato_engine.scheduler.batch import DeadEnd, Draw
 
 Masks = dict[int, bytes | str]  # by row of the logits: the mask, empty if all tokens may follow; or why none may
-Lines = deque[tuple[int, Draw]]  # rows of the logits that need a mask, each with a draw of its sequence
+Lines = deque[list[tuple[int, Draw]]]  # by sequence: rows of the logits that need a mask, each with one of its draws
 
 
 def due(draws: Sequence[Draw], rows: Sequence[int]) -> Lines:
-    """Returns the constrained rows of logits. Draw i is from row `rows[i]`; draws of one row are of one sequence."""
-    constrained: dict[int, Draw] = {}
+    """Returns the constrained rows of logits. Draw i is from row `rows[i]`; draws of one row are of one sequence.
+
+    Rows of one sequence are together, since only one thread may follow its constraint.
+    """
+    by_sequence: dict[int, dict[int, Draw]] = {}
     for draw, row in zip(draws, rows, strict=True):
         if draw.constraint is not None:
-            constrained.setdefault(row, draw)
-    return deque(constrained.items())
+            by_sequence.setdefault(id(draw.constraint), {}).setdefault(row, draw)
+    return deque([list(constrained.items()) for constrained in by_sequence.values()])
 
 
 def masks(lines: Lines) -> Masks:
@@ -32,13 +35,14 @@ def masks(lines: Lines) -> Masks:
     computed: Masks = {}
     while True:
         try:
-            row, draw = lines.popleft()
+            of_sequence = lines.popleft()
         except IndexError:
             return computed
-        try:
-            computed[row] = _allowed(draw)
-        except DeadEnd as fault:
-            computed[row] = str(fault)
+        for row, draw in of_sequence:
+            try:
+                computed[row] = _allowed(draw)
+            except DeadEnd as fault:
+                computed[row] = str(fault)
 
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:

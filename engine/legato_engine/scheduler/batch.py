@@ -26,8 +26,12 @@ class Constraint(Protocol):
         """Tokens that may follow `output`: a bit for each id, lowest first, in words of 32 bits; empty if all may.
 
         All `stops` are allowed if `output` is complete, else none; with `early` only if nothing else may follow. Raises
-        DeadEnd if no token may follow.
+        DeadEnd if no token may follow. The last tokens of an earlier `output` may have been replaced: rejected drafts.
         """
+        ...
+
+    def accepted(self, output: Sequence[int], drafts: Sequence[int]) -> int:
+        """Number of leading `drafts` that may follow `output`; fewer if that is not certain."""
         ...
 
     def at_start(self) -> "Constraint":
@@ -47,9 +51,9 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
 
     `position` is the absolute position that the sampled token will have: random numbers are keyed by
     (seed, choice, position), never by batch or step. `tokens` are all ids before it, of which the first `prompt_len`
-    are the prompt: a live list, valid until the step is processed. It lacks a token that the previous step is still
-    sampling; no parameter of such a draw reads tokens. Penalties follow from `counts` of the sequence, which are
-    brought up to date from `tokens` when they are needed.
+    are the prompt: a live list, valid until the step is processed. It lacks drafts, and a token that the previous step
+    is still sampling, where no parameter of the draw reads tokens. Penalties follow from `counts` of the sequence,
+    which are brought up to date from `tokens` when they are needed.
     """
 
     choice: int
@@ -80,6 +84,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     position (several if the sequence is about to fork into choices); without, logits are only computed for `targets`.
     In a step that is launched before the previous one is processed, a row's only token may be -1 - j: the token that
     the j-th draw of the previous step samples.
+
+    The last `drafts` tokens of a row are guesses at its sequence's next ones. Such a row has one draw for the logits of
+    its last known token and one for the logits of each draft, as if all drafts up to there were right.
     """
 
     tokens: Sequence[int]
@@ -89,6 +96,12 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     targets: Targets | None = None
     adapter: LoadedAdapter | None = None
     windows: tuple[WindowTable, ...] = ()
+    drafts: int = 0
+
+    @property
+    def decodes(self) -> bool:
+        """True if the row computes the KV of one known token, and samples the next."""
+        return len(self.tokens) == 1 + self.drafts and len(self.draws) > 0
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

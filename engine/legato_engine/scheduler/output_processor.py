@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from legato_engine.scheduler.batch import Sampled, Scored
+from legato_engine.scheduler.batch import Row, Sampled, Scored
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.limits import SchedulerLimits
@@ -20,10 +20,8 @@ class OutputProcessor:
         self._tables = tables
         self._lengths = lengths
 
-    def process_row(
-        self, request: Request, computed: int, output: Sequence[Sampled] | Scored, result: StepResult
-    ) -> None:
-        """Processes one row of a step, which computed the KV of `computed` tokens. Ended requests are ignored."""
+    def process_row(self, request: Request, row: Row, output: Sequence[Sampled] | Scored, result: StepResult) -> None:
+        """Processes the output of one row of a step. Ended requests are ignored."""
         if request.state is not RUNNING:
             return
         if isinstance(output, Scored):
@@ -34,11 +32,14 @@ class OutputProcessor:
             sampled: Sequence[Sampled] = output.sampled
         else:
             sampled = output
+        if row.drafts:
+            sampled = _verified(row, sampled)
+            result.accepted += len(sampled) - 1
         for one in sampled:
             if one.fault:
                 self._end_faulted(request, one.fault, result)
                 return
-        request.computed += computed
+        request.computed += len(sampled) if row.drafts else len(row.tokens)
         if request.computed > request.farthest:
             request.farthest = request.computed
             request.preemptions = 0
@@ -47,7 +48,7 @@ class OutputProcessor:
             result.advanced.append(request)
         if request.room is not None:
             self._process_prefill(request, sampled, result)
-        elif len(sampled) == 1:
+        elif row.drafts or len(sampled) == 1:
             result.emissions.append(self._append(request, sampled))
         elif sampled:
             result.emissions += self.append_tokens(
@@ -89,8 +90,9 @@ class OutputProcessor:
             finish = self._limits.finish(request)
             if finish is not None:
                 sampled = sampled[: request.outputs - index]
+                request.computed = min(request.computed, len(request.tokens))
                 break
-        if request.computed > request.prompt_len + index:  # a hand-off brought the KV of these tokens, too
+        if request.computed > request.prompt_len + index:  # a hand-off or drafts brought the KV of these tokens, too
             self._tables.store(request)
         if finish is not None:
             request.finish = finish
@@ -112,3 +114,13 @@ class OutputProcessor:
             self._registry.run(branch)
             branches.append(branch)
         return branches
+
+
+def _verified(row: Row, sampled: Sequence[Sampled]) -> Sequence[Sampled]:
+    """The tokens that follow right ones only: up to the first that is not its draft. A fault after it is not theirs."""
+    count = 1
+    while count <= row.drafts and sampled[count - 1].token == row.tokens[count]:
+        if sampled[count - 1].fault or sampled[count].fault:
+            break
+        count += 1
+    return sampled[:count]

@@ -53,6 +53,8 @@ class StepResult:
         default_factory=list
     )  # and the tokens of each computed for the first time
     decode_rows: int = 0
+    drafted: int = 0  # tokens that were verified
+    accepted: int = 0  # of these: tokens that the model sampled, too
 
 
 @dataclass(frozen=True, slots=True)

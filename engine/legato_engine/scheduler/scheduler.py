@@ -20,9 +20,9 @@ from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.handoff.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer
 from legato_engine.scheduler.output_processor import OutputProcessor
-from legato_engine.scheduler.planning.chunk_budget import pairs
 from legato_engine.scheduler.planning.planner import Planner
 from legato_engine.scheduler.planning.step_cost import StepCost
+from legato_engine.scheduler.planning.step_work import StepWork, scored_in, work_of
 from legato_engine.scheduler.queueing.admission import AdmissionControl
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.queueing.queue import Order, WaitingQueue
@@ -32,6 +32,8 @@ from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLi
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepResult
+from legato_engine.scheduler.speculation.drafter import Drafter
+from legato_engine.scheduler.speculation.speculation import Speculation
 
 MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 
@@ -40,23 +42,24 @@ MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 class _Step:
     """A step in flight, the requests of its rows, and the time when it was scheduled.
 
-    `work` are its features for `StepCost`: decode rows, their context tokens, prompt tokens, pairs. Logprobs of
-    `scored` of its prompt tokens are requested."""
+    Logprobs of `scored` of its prompt tokens are requested."""
 
     batch: Batch
     requests: list[Request]
     began: float
-    work: tuple[int, int, int, float]
+    work: StepWork
     scored: int
 
 
 class Scheduler:
     """The sequences of one worker: steps, arrivals and ends. `incoming` and `outgoing` are their hand-offs.
 
-    `kv_revision` is part of the root of every block hash.
+    `kv_revision` is part of the root of every block hash. A `drafter` guesses tokens that steps then verify.
     """
 
-    def __init__(self, limits: SchedulerLimits, pool: BlockPool, kv_revision: str) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, pool: BlockPool, kv_revision: str, drafter: Drafter | None = None
+    ) -> None:
         self.limits = limits
         self._sizes = limits.sizes
         self.pool = pool
@@ -71,6 +74,7 @@ class Scheduler:
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
         self._cost = StepCost()
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
+        self._speculation = Speculation(limits, self._tables, self._cost, drafter)
         self._steps: deque[_Step] = deque()
         self._ended = 0.0  # when the last step was processed
         # Numbers of waiting and running requests after the last `schedule`, if it started all that could start.
@@ -98,6 +102,7 @@ class Scheduler:
         if self._steps:
             raise RuntimeError("a step is in flight")
         planned = self._planner.plan()
+        self._speculation.extend(*planned)
         counts = len(self._queue), len(self._registry.running)
         self._saturated, self._ahead = None if self._planner.held_up else counts, 0
         return self._launch(*planned, now)
@@ -106,12 +111,14 @@ class Scheduler:
         """Plans the step after the one in flight, for a runner that launches it before that one ends (see `Row`).
 
         None if there is not exactly one step in flight, a waiting request might start, or the step would not only
-        decode.
+        decode, or should have drafts.
         """
         self._ahead += 1
         if len(self._steps) != 1 or self._may_start():
             return None
         step = self._steps[0]
+        if self._speculation.waits(step.batch, self._registry.running):
+            return None
         return self._launch(*self._planner.plan_ahead(step.batch, step.requests), now)
 
     def take_started(self) -> list[Request]:
@@ -126,7 +133,10 @@ class Scheduler:
         """Seconds that the first step in flight should take; 0: unknown. None if there is no step in flight."""
         if not self._steps:
             return None
-        return self._cost.expected(*self._steps[0].work, self._steps[0].scored)
+        step = self._steps[0]
+        work = step.work
+        expected = self._cost.expected(work.rows, work.context, work.tokens, work.pairs, step.scored)
+        return expected * self._speculation.times(work) if work.drafts else expected
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
         """Processes the runner's output of the first step in flight. Its KV events are then in `pool.events.take()`.
@@ -138,21 +148,26 @@ class Scheduler:
         step = self._steps.popleft()
         self._tables.end_step()
         result = StepResult()
-        result.decode_rows, context, result.prompt_tokens, attended = step.work
+        work = step.work
+        result.decode_rows, result.prompt_tokens, result.drafted = work.rows, work.tokens, work.drafts
         served: defaultdict[str, int] = defaultdict(int)
         for request, row, sampled in zip(step.requests, batch.rows, output, strict=True):
-            computed = len(row.tokens)
-            served[request.tenant] += computed
+            computed = len(row.tokens) - row.drafts
             if row.start < request.prompt_len:
                 fresh = min(row.start + computed, request.prompt_len) - max(row.start, request.farthest)
                 result.prompts.append((request, max(0, fresh)))
-            self._output.process_row(request, computed, sampled, result)
+            before = result.accepted
+            self._output.process_row(request, row, sampled, result)
+            served[request.tenant] += computed + result.accepted - before
         self._tenants.add(served)
         scoring = sum([row.seconds for row in output if isinstance(row, Scored)]) if step.scored else 0.0
         seconds = now - max(step.began, self._ended) - scoring
         self._ended = now
         self._queue.measure(result.prompt_tokens, seconds)
-        self._cost.measure(result.decode_rows, context, result.prompt_tokens, attended, seconds)
+        if not work.drafts:
+            self._cost.measure(work.rows, work.context, work.tokens, work.pairs, seconds)
+        if not work.tokens:
+            self._speculation.measure(work, work.rows + result.accepted, seconds)
         self._cost.measure_scores(step.scored, scoring)
         return result
 
@@ -242,7 +257,7 @@ class Scheduler:
             prompt_tokens=sum(r.uncached for r in self._queue if not r.outputs)
             + sum(r.remaining for r in prefilling if not r.outputs),
             prefill_cost=self._cost.prefill(self.limits.chunk_tokens),
-            decode_cost=self._cost.decode(),
+            decode_cost=self._speculation.per_token(self._cost.decode()),
         )
 
     @property
@@ -273,7 +288,7 @@ class Scheduler:
             return None
         self._tables.launch(requests)
         batch = Batch(tuple(rows), tuple(self._tables.copies))
-        self._steps.append(_Step(batch, requests, now, _work(batch), _scored(batch)))
+        self._steps.append(_Step(batch, requests, now, work_of(batch), scored_in(batch)))
         return batch
 
     def _may_start(self) -> bool:
@@ -316,22 +331,3 @@ class Scheduler:
         for transfer in incoming:
             self.incoming.abandon(transfer)
         return EndedSequences(alive, tuple(incoming))
-
-
-def _work(batch: Batch) -> tuple[int, int, int, float]:
-    """The step's features, see `_Step`."""
-    rows, context, tokens, attended = 0, 0, 0, 0.0
-    for row in batch.rows:
-        computed = len(row.tokens)
-        if computed == 1 and row.draws:
-            rows += 1
-            context += row.start
-        else:
-            tokens += computed
-            attended += pairs(computed, row.start)
-    return rows, context, tokens, attended
-
-
-def _scored(batch: Batch) -> int:
-    """Number of prompt tokens whose logprobs are requested."""
-    return sum([len(row.targets.tokens) for row in batch.rows if row.targets is not None])

@@ -54,7 +54,7 @@ class WorkerServer:
         self._tracing = _tracing(settings, log)
         spans = PhaseSpans(self._tracing, settings.name, settings.role) if self._tracing is not None else None
         self._gpus = GpuWatch(_open_gpus, partial(log, "WARNING"))
-        self.hub = Hub(WorkerMetrics(self._gpus), self._wake, spans)
+        self.hub = Hub(WorkerMetrics(self._gpus, settings.speculation), self._wake, spans)
         self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
         self._tls = _internal_tls(settings.internal_tls_folder)
         self._handoff_tls = _handoff_tls(settings)

@@ -50,6 +50,7 @@ _NOT_FILLED_IN = {
     "spec.routing.whenPrefillBusy",
     "spec.routing.onWorkerFailure",
     "spec.engine.maxRunning",
+    "spec.engine.speculation",
     "spec.engine.onKernelFailure",
     "spec.engine.quantization",
     "spec.engine.startTimeout",

@@ -30,6 +30,15 @@ from legato_operator.cluster import Ref
 from legato_protocol.settings import values
 
 
+class SpeculationSpec(ManifestPart):
+    """Drafted tokens, which steps verify: several tokens of a sequence in one step, and the same text."""
+
+    method: Literal["PromptLookup"]
+    """PromptLookup drafts the tokens that followed the same text earlier in the sequence."""
+    tokens: Annotated[int, Field(ge=1, le=7)] = 4
+    """Maximum number of tokens drafted of a sequence for one step; fewer or none while more would not pay."""
+
+
 class Engine(ManifestPart):
     image: PodImage | None = None
     """Image of workers; the operator's default if not given. Upgrades of the operator do not change it."""
@@ -43,6 +52,8 @@ class Engine(ManifestPart):
     """Maximum number of sequences running on a worker at the same time: 1 to 4096, or Auto: limited by its KV cache."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output for which KV cache is reserved before a sequence starts: as Expected, or the Maximum (max_tokens)."""
+    speculation: SpeculationSpec | None = None
+    """Drafts tokens and verifies several in one step, where that is faster; none if not given."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
     quantization: Literal["None", "FP8", "Int8"] = "None"

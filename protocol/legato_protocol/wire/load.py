@@ -25,6 +25,7 @@ class PrefillCoefficients(Value, frozen=True):
 class DecodeCoefficients(Value, frozen=True):
     """A worker's cost of decoding, fitted to its steps: seconds per step, per sequence, and per token of context.
 
+    Where steps give a sequence several tokens on average (speculation), it is the cost of a step by that number.
     While all steps had the same number of sequences, `only_rows` is that number and `per_step` includes their cost; 0
     once it has varied.
     """
@@ -53,7 +54,7 @@ class Load(Message, tag="load", frozen=True):
     used_blocks: Count
     quarantined_blocks: Count
     prefill_rate: Measure = 0.0  # tokens per second, from `prefill_cost`; 0 before the first measurement
-    step_time: Measure = 0.0  # seconds of a decoding step, smoothed
+    step_time: Measure = 0.0  # seconds of a decoding step for each token that a sequence got in it, smoothed
     draining: bool = False
     tokens_by_tenant: dict[str, Count] = {}  # of release 0.1.0: no longer sent, and no gateway reads it
     credits: Count = 0  # number of further sequences that this gateway may send before the next Load

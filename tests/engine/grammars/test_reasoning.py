@@ -1,6 +1,7 @@
 """Reasoning that has to end in time, and a grammar behind it: masks follow from the output alone."""
 
 import json
+from contextlib import suppress
 
 import jsonschema
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from legato_engine.grammars import compilations
 from legato_engine.grammars.reasoning import ReasoningPosition, ReasoningRules
+from legato_engine.scheduler.batch import DeadEnd
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, SamplingParams
 from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
@@ -21,6 +23,7 @@ OPEN, CLOSE, SPACE = ord("~"), ord("^"), ord(" ")  # tokens that nothing below i
 SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 3, "maxItems": 3}
 CLOSING = [TOKENS.index(b"]"), TOKENS.index(b",")]
 MOST = 60
+DRAFTED = [*(TOKENS.index(each) for each in (b"[", b"1", b",", b"]")), CLOSE, OPEN, SPACE, END]
 
 
 def rules(begun, budget, schema=None, regex=""):
@@ -34,7 +37,7 @@ def rules(begun, budget, schema=None, regex=""):
 
 def answer(given_rules, seed, temperature, begins, replays):
     """Samples a model that knows nothing, likes to end immediately, and `begins` to reason if it may."""
-    source = torch.Generator().manual_seed(seed)
+    source, drafts = (torch.Generator().manual_seed(seed) for _ in range(2))
     params = SamplingParams(max_tokens=MOST, seed=seed, temperature=temperature, stop_token_ids=(END, EOT))
     position, output = ReasoningPosition(given_rules), list[int]()
     while len(output) < MOST and (not output or output[-1] not in (END, EOT)):
@@ -43,10 +46,22 @@ def answer(given_rules, seed, temperature, begins, replays):
         logits[0, OPEN] += 50 if begins and not output else 0
         if replays[len(output) % len(replays)]:
             position = position.at_start()
+        else:
+            verify(position, output, [DRAFTED[at] for at in torch.randint(len(DRAFTED), (4,), generator=drafts)])
         sampled = step(position, output, logits, params)
         assert not sampled.fault, sampled.fault
         output.append(sampled.token)
     return output
+
+
+def verify(position, output, drafts):
+    """Masks after drafts, as a step that verifies them needs: the next output may be without them."""
+    accepted = position.accepted(output, drafts)
+    for count in range(accepted + 1):
+        with suppress(DeadEnd):
+            mask = position.allowed([*output, *drafts[:count]], (END, EOT), False)
+            allowed = not mask or count == accepted or mask[drafts[count] >> 3] >> (drafts[count] & 7) & 1
+            assert allowed or drafts[count] in (END, EOT) or mask == position._only(CLOSE)
 
 
 def parted(output, begun):

@@ -41,13 +41,14 @@ class Session:
 
 
 class World:
-    def __init__(self, num_blocks, ahead, windows=()):
+    def __init__(self, num_blocks, ahead, windows=(), drafts=0):
         self.windows = windows
         self.ahead = ahead  # steps are launched before those before them ended
         limits = {
             "num_blocks": num_blocks,
             "max_length": 40,
             "windows": windows,
+            "drafts": drafts,
             "chunk_tokens": 8,
             "max_running": 6,
             "max_parked": 2,
@@ -222,6 +223,8 @@ class World:
             max_tokens=1 + b % 19,
             choices=tuple(range(1 + (b % 5 == 0) + (b % 10 == 0))),
             seed=b,
+            reads=b % 3 == 0,
+            stop=tuple(range(0, 1000, 10)) if b % 4 == 0 else (),
             windows=self.windows,
         )
         self.clients.append(client)
@@ -339,11 +342,12 @@ OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "exp
     st.integers(1, 300),
     st.booleans(),
     st.sampled_from([(), (), (6,), (9, 9), (1, 13)]),
+    st.sampled_from([0, 1, 3, 7]),
 )
-def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(seed, num_blocks, length, ahead, windows):
+def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(seed, num_blocks, length, ahead, windows, drafts):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)
-    world = World(num_blocks * (1 + len(windows)), ahead, windows)
+    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts)
     for name in random.choices(OPERATIONS, [WEIGHTS.get(name, 1) for name in OPERATIONS], k=length):
         getattr(world, name)(random.randrange(60), random.randrange(60))
         world.check()

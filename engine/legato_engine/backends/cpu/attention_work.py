@@ -9,6 +9,7 @@ from legato_engine.layers.inputs import StepInputs
 LANES = 32  # of a tile
 PART_POSITIONS = 256  # positions of a part, if a row is divided
 FEW_TILES = 4  # a row with more is not divided
+SHORT = 8  # tokens: a row with at most these is computed token by token, since it would use few lanes of a tile
 
 
 def tiles(inputs: StepInputs, shared: int) -> Array:
@@ -36,12 +37,10 @@ def parts(inputs: StepInputs, shared: int) -> Array:
     work, slots = list[tuple[int, ...]](), 0
     starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
     for row, length in enumerate(lengths):
-        token, count = starts[row], starts[row + 1] - starts[row]
-        width, start = shared if count == 1 else LANES, length - count
-        for lane in range(0, count * shared, width):
-            lanes = min(width, count * shared - lane)
-            end = start + (lane + lanes - 1) // shared + 1
-            begins = range(0, end, PART_POSITIONS if count * shared <= FEW_TILES * width else end)
+        first, count = starts[row], starts[row + 1] - starts[row]
+        divided = count <= SHORT or count * shared <= FEW_TILES * LANES
+        for token, start, lane, lanes, end in _tasks(first, length - count, count, shared):
+            begins = range(0, end, PART_POSITIONS if divided else end)
             pieces = len(begins) if len(begins) > 1 else 0
             for part, begin in enumerate(begins):
                 stop = min(begin + begins.step, end)
@@ -50,3 +49,14 @@ def parts(inputs: StepInputs, shared: int) -> Array:
     parts = np.array(work, np.int64).view(PART).reshape(-1)
     costs = (parts["end"] - parts["begin"]) * np.where(parts["lanes"] == shared, 1, 8)
     return parts[np.argsort(-costs, kind="stable")]
+
+
+def _tasks(first: int, start: int, count: int, shared: int) -> list[tuple[int, int, int, int, int]]:
+    """Token, position, first lane, lanes and end of each tile of a row, or of each token of a short row."""
+    if count <= SHORT:
+        return [(first + place, start + place, 0, shared, start + place + 1) for place in range(count)]
+    lanes = count * shared
+    return [
+        (first, start, lane, min(LANES, lanes - lane), start + (min(lane + LANES, lanes) - 1) // shared + 1)
+        for lane in range(0, lanes, LANES)
+    ]

@@ -29,6 +29,7 @@ class LoadReporter:
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._decode_rows = 0
+        self._drafted = self._accepted = 0
         self._decode_batches = [0] * (len(DECODE_BATCHES) + 1)
         self._served = ServedTokens()
         self._checked = True  # blocks were checked since the core became idle
@@ -40,6 +41,8 @@ class LoadReporter:
         if result.decode_rows:
             self._decode_rows += result.decode_rows
             self._decode_batches[bisect_left(DECODE_BATCHES, result.decode_rows)] += 1
+        self._drafted += result.drafted
+        self._accepted += result.accepted
         for request, tokens in result.prompts:
             self._served.count_prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
@@ -121,4 +124,6 @@ class LoadReporter:
             decode_batches=tuple(self._decode_batches),
             tokens_by_tenant=load.tokens_by_tenant,
             transfer=asdict(handoffs.agent.counts()) if handoffs else {},
+            drafted=self._drafted,
+            accepted=self._accepted,
         )

@@ -4,7 +4,8 @@ _COLD_STEPS = 2  # the first steps touch memory for the first time and load code
 
 
 class Rates:
-    """`step_time`: smoothed seconds of a step that decodes; 0 before the first."""
+    """`step_time`: smoothed seconds of a step that decodes, for each token that a sequence got in it; 0 before the
+    first."""
 
     def __init__(self) -> None:
         self.step_time = 0.0
@@ -12,8 +13,8 @@ class Rates:
         self._prefilled: float | None = None
         self._decoded: float | None = None
 
-    def measure(self, prompt_tokens: int, decode_rows: int, seconds: float, now: float) -> None:
-        """A step that took `seconds` ended `now`."""
+    def measure(self, prompt_tokens: int, decode_rows: int, seconds: float, now: float, accepted: int = 0) -> None:
+        """A step that took `seconds` ended `now`; `accepted` drafts were tokens of its decode rows, too."""
         if prompt_tokens:
             self._prefilled = now
         if decode_rows:
@@ -21,7 +22,8 @@ class Rates:
         if self._cold:
             self._cold -= 1
         elif decode_rows:
-            self.step_time += (seconds - self.step_time) * (0.1 if self.step_time else 1.0)
+            each = seconds * decode_rows / (decode_rows + accepted)
+            self.step_time += (each - self.step_time) * (0.1 if self.step_time else 1.0)
 
     def prefill_age(self, now: float) -> float:
         """Seconds since the last step with prompt tokens; 0 before the first."""

@@ -6,6 +6,7 @@ from math import inf
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.planning.chunk_budget import ChunkBudget
+from legato_engine.scheduler.planning.draws import draw
 from legato_engine.scheduler.planning.step_cost import StepCost
 from legato_engine.scheduler.queueing.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.requests.block_tables import BlockTables
@@ -85,8 +86,8 @@ class Planner:
                 return False
             self._add(request, 1)
             return True
-        draw, known = drawn[request], len(request.tokens)
-        if draw is None or not _foreseeable(request):
+        number, known = drawn[request], len(request.tokens)
+        if number is None or not _foreseeable(request):
             return False
         params, prompt_len = request.params, request.prompt_len
         if known + 1 >= self._limits.max_length or known + 1 - prompt_len >= params.max_tokens:  # it ends
@@ -95,7 +96,7 @@ class Planner:
             return False
         draws = (Draw(request.choices[0], known + 1, params, request.tokens, prompt_len, None, request.counts),)
         self._rows.append(
-            Row((-1 - draw,), known, request.blocks, draws, None, request.loaded_adapter, request.windows)
+            Row((-1 - number,), known, request.blocks, draws, None, request.loaded_adapter, request.windows)
         )
         self._flight.append(request)
         return True
@@ -248,7 +249,7 @@ class Planner:
         self._budget().spend(count, start, len(targets.tokens) if targets else 0)
         draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
-            draws = tuple([_draw(request, choice, known) for choice in request.choices])
+            draws = tuple([draw(request, choice, known) for choice in request.choices])
         adapter, windows = request.loaded_adapter, request.windows
         self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter, windows))
 
@@ -262,12 +263,6 @@ def _decode_row(request: Request) -> Row | None:
     params = request.params
     draw = Draw(request.choices[0], known, params, tokens, request.prompt_len, request.grammar, request.counts)
     return Row((tokens[start],), start, request.blocks, (draw,), None, request.loaded_adapter, request.windows)
-
-
-def _draw(request: Request, choice: int, position: int) -> Draw:
-    """A draw of the token at `position` for one choice."""
-    params, tokens, prompt_len = request.params, request.tokens, request.prompt_len
-    return Draw(choice, position, params, tokens, prompt_len, request.grammar, request.counts)
 
 
 def _foreseeable(request: Request) -> bool:

@@ -123,6 +123,11 @@ class StepCost:
         only_rows = self._most_rows if self._most_rows == self._fewest_rows else 0
         return DecodeCoefficients(per_step, per_row, per_context, only_rows)
 
+    def plain(self, rows: int, context: int) -> float:
+        """Seconds of a step that only decodes, as in `decode`; 0 before one was measured."""
+        cost = self.decode()
+        return 0.0 if cost is None else cost.per_step + cost.per_row * rows + cost.per_context * context
+
     def _is_cold(self, prompts: bool) -> bool:
         self._steps[prompts] += 1
         return self._steps[prompts] <= COLD_STEPS

@@ -39,11 +39,17 @@ class SchedulerLimits:
     reserve_maximum: bool = False  # admission reserves max_tokens instead of the expected output
     aging: float = 5.0  # seconds of waiting that count as one step of priority
     windows: tuple[int, ...] = ()  # of the groups of layers after the first
+    drafts: int = 0  # tokens that may be drafted of a sequence in one step
 
     @property
     def sizes(self) -> SequenceSizes:
         """Numbers of blocks of all groups that sequences take."""
         return SequenceSizes(self.block_size, self.windows, self.chunk_tokens)
+
+    @property
+    def most_sampled(self) -> int:
+        """Tokens that a step samples at most, including those after drafts."""
+        return max(self.max_running, 1 + self.drafts)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks of the first group for this number of tokens."""

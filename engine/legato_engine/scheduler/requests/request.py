@@ -37,7 +37,7 @@ class Outgoing(Protocol):
     def releasable(self, firsts: tuple[int, ...]) -> tuple[int, ...]: ...
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Request:
     """One sequence of the wire request (`id`, `attempt`); several choices until it forks after the prompt.
 

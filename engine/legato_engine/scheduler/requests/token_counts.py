@@ -52,3 +52,16 @@ class TokenCounts:
             self._ids.insert(place, token)
             self._outputs.insert(place, 0)
         self._outputs[place] += 1
+
+
+class DraftedCounts(TokenCounts):
+    """Counts that include drafts after the tokens of a sequence, whose own counts never do: drafts may be rejected."""
+
+    __slots__ = ("_sequence",)
+
+    def __init__(self, sequence: TokenCounts) -> None:
+        super().__init__()
+        self._sequence = sequence
+
+    def follow(self, tokens: Sequence[int], prompt_len: int, with_prompt: bool) -> tuple["array[int]", "array[int]"]:
+        return self._sequence.copy().follow(tokens, prompt_len, with_prompt)

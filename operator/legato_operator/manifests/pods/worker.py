@@ -114,6 +114,8 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
         flags.append("--transport-required")
     if engine.max_running is not None:
         flags += ["--max-batch", str(engine.max_running)]
+    if (speculation := engine.speculation) is not None:
+        flags += ["--speculation", speculation.method, "--speculation-tokens", str(speculation.tokens)]
     if engine.quantization != "None":
         flags += ["--quantization", engine.quantization]
     if engine.start_timeout != Engine().start_timeout:
