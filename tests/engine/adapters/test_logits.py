@@ -4,6 +4,7 @@ import interpreted_models
 import lora_folders
 import pytest
 import torch
+import window_tables
 from tiny_families import FAMILIES
 from tiny_models import LLAMA, RandomCheckpoint, llama, prompt
 
@@ -43,7 +44,8 @@ def logits(runner, rows):
 
 def row(runner, tokens, first, draws, adapter=None, start=0):
     blocks = list(range(first, first + runner.layout.blocks_for(start + len(tokens))))
-    return Row(tokens, start, blocks, draws, adapter=adapter)
+    windows = window_tables.of_row(runner, blocks, start)
+    return Row(tokens, start, blocks, draws, adapter=adapter, windows=windows)
 
 
 @pytest.fixture
