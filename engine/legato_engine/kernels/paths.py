@@ -114,6 +114,11 @@ class Path:
         """The instructions for products of bytes, or None if activations are not rounded to 8 bits."""
         return self.linear[0].family
 
+    @property
+    def adapters(self) -> Tag:
+        """The format of adapters' matrices: bfloat16, unless all weights are float32."""
+        return KV_FLOAT32 if self.weights is WeightForm.FLOAT32 else KV_BFLOAT16
+
     def kv_tag(self, held: "np.dtype[Any]") -> Tag:
         """The tag of an arena that holds float32, bfloat16 as uint16, or e4m3 as uint8."""
         if held == np.float32:

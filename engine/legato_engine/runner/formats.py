@@ -14,6 +14,7 @@ from legato_engine.backends.cuda.products import CodesProduct
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
 from legato_engine.kernels.paths import FLOAT8, AttentionProduct, Path, WeightForm
+from legato_engine.kernels.tags import KV_BFLOAT16
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
@@ -50,6 +51,11 @@ class Formats:
         if self.path is not None and self.path.weights is WeightForm.TILES:
             return codes + 2
         return codes or self.dtype.itemsize
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of each number of an adapter."""
+        return 2 if self.path is not None and self.path.adapters is KV_BFLOAT16 else self.dtype.itemsize
 
     def quantized(self, checkpoint: Checkpoint) -> str:
         """The format of the file's quantized weights and their form in memory, in words; empty if it has none."""

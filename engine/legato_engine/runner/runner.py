@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _MANY = 64  # tokens; backends have other kernels for fewer
 _LEAST_BLOCK = 16  # tokens of a block on a GPU
-NUMERICS = 7  # incremented when the same weights give other KV than before: such workers must not exchange KV
+NUMERICS = 8  # incremented when the same weights give other KV than before: such workers must not exchange KV
 
 
 class Launched(NamedTuple):
@@ -201,10 +201,11 @@ class Runner:
         return self._backend.adapter(pairs)
 
     def warm_up_adapter(self, adapter: LowRankAdapter) -> None:
-        """Computes one token and a block of tokens with this adapter, through block 0, before the worker serves."""
+        """Computes one token, a block of tokens and many with this adapter, before the worker serves."""
+        size = self.layout.block_size
         with torch.inference_mode():
-            for count in (1, self.layout.block_size):
-                self.logits((Row([0] * count, 0, [0], adapter=adapter, windows=self._block_0),))
+            for count, rows in ((1, 1), (size, 1), (size, 1 + _MANY // size)):
+                self.logits((Row([0] * count, 0, [0], adapter=adapter, windows=self._block_0),) * rows)
 
     def capture(self) -> None:
         """Ends the warm-up, also of adapters: on a GPU, all later steps are replayed."""

@@ -81,7 +81,7 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     if chosen.backend == "cuda":  # the sampler has memory of its own
         logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
     step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
-    adapters = adapter_values * chosen.dtype.itemsize
+    adapters = adapter_values * chosen.adapter_bytes
     rotations = {config.rotation(layer) for layer in range(config.layers)}
     angles = sum(4 * rotation.dim for rotation in rotations if rotation)  # a cosine and a sine for each two numbers
     return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest), angles)

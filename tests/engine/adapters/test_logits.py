@@ -1,5 +1,8 @@
 """Rows with adapters compute what models with these adapters merged into their weights compute, alone and together."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import interpreted_models
 import lora_folders
 import pytest
@@ -84,6 +87,29 @@ def test_a_row_is_that_of_merged_weights_as_transformers_computes_them(
             expected = huggingface(checkpoint, config)(input_ids=torch.tensor([tokens])).logits[0, -1]
         (found,) = logits(runner, [row(runner, tokens, 1, draws, adapter)])
         torch.testing.assert_close(found, expected, atol=5e-4, rtol=5e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"gpu": Interpreted(2)}], ids=["CPU", "GPU"])
+def test_an_adapter_is_loaded_while_a_step_is_computed(options, draws, adapters, monkeypatch):
+    config, began, goes_on = SHAPES["kernels"], Event(), Event()
+    runner = load(RandomCheckpoint(config), **options)
+    compute, rows = runner._model.logits, [row(runner, prompt(0, 40), 1, draws)]
+
+    def held(step):
+        began.set()
+        assert goes_on.wait(60)
+        return compute(step)
+
+    with ThreadPoolExecutor(1) as thread, monkeypatch.context() as patched:
+        patched.setattr(runner._model, "logits", held)
+        step = thread.submit(logits, runner, rows)
+        assert began.wait(60)
+        loaded = adapters(runner, config)
+        assert not step.done()
+        goes_on.set()
+        base = step.result().clone()
+    (adapted,) = logits(runner, [row(runner, prompt(0, 40), 1, draws, loaded["all"])])
+    assert (adapted - base[0]).norm() > 1
 
 
 @pytest.mark.parametrize("shape", ["kernels", "torch"])

@@ -15,9 +15,11 @@ from legato_engine.backends.cpu.experts import CpuExperts
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import INT8_AVX2
+from legato_engine.layers.low_rank import Pair
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
+from legato_engine.weights.expected import projections
 
 FORM = pytest.mark.parametrize("form", [on("int8-avx2")])
 LLAMA = llama(layers=3)
@@ -46,14 +48,15 @@ def load(config, form, kinds="4 bits", threads=2):
     return Runner.load(checkpoint, RunnerOptions(threads=threads, instructions=instructions, **given))
 
 
-def rows(runner, draw, *shapes):
-    """Each of some tokens from a position on; of its own blocks."""
+def rows(runner, draw, *shapes, adapters=(None,)):
+    """Each of some tokens from a position on; of its own blocks, with adapters in turn."""
     found, block = [], 1
     for number, (tokens, start) in enumerate(shapes):
         blocks = -(-(start + tokens) // 16)
         given = [(11 * number + 7 * i) % 300 for i in range(tokens)]
         table = list(range(block, block + blocks))
-        found.append(Row(given, start, table, (draw,), windows=window_tables.of_row(runner, table)))
+        windows, adapter = window_tables.of_row(runner, table), adapters[number % len(adapters)]
+        found.append(Row(given, start, table, (draw,), adapter=adapter, windows=windows))
         block += blocks
     return tuple(found)
 
@@ -104,6 +107,25 @@ def test_logits_are_those_of_the_operators_one_by_one(form, model, kinds, greedy
     assert runner._backend._programs
     assert all(experts.by_row for experts in mixtures(runner))
     assert not plain._backend._programs
+
+
+@FORM
+def test_adapters_in_a_program(form, greedy_draw):
+    config, found = MODELS["wide"], []
+    for runner in (load(config, form), by_operator(load(config, form))):
+        made = [made_adapter(config, rank) for rank in (1, 17, 4)]
+        adapters = [None, *map(runner.adapter, made)]
+        with torch.inference_mode():
+            steps = [rows(runner, greedy_draw, *shapes, adapters=adapters) for shapes in STEPS]
+            found.append([runner.logits(each) for each in steps])
+
+    assert all(map(torch.equal, *found))
+
+
+def made_adapter(config, rank):
+    torch.manual_seed(rank)
+    sizes = projections(config).items()
+    return {name: Pair(torch.randn(rank, inputs), torch.randn(outputs, rank)) for name, (outputs, inputs) in sizes}
 
 
 @FORM

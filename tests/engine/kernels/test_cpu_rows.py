@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from legato_engine.backends.cpu import kv_factors
-from legato_engine.backends.cpu import low_rank as low_rank_layers
-from legato_engine.backends.torch.low_rank import LowRank, Up
-from legato_engine.kernels.cpu import low_rank, rms_norm, rope, silu_mul
+from legato_engine.backends.cpu import kv_factors, low_rank
+from legato_engine.backends.low_rank import LinearShape, numbered
+from legato_engine.kernels.cpu import rms_norm, rope, silu_mul
 from legato_engine.kernels.cpu.simd.scalar import code_of
 from legato_engine.kernels.reference import float8
 from legato_engine.kernels.reference import low_rank as naive_low_rank
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
 from legato_engine.kernels.reference import rope as naive_rope
 from legato_engine.kernels.reference import silu_mul as naive_silu_mul
+from legato_engine.kernels.tags import KV_BFLOAT16, KV_FLOAT32
 from legato_engine.kernels.torch import float8 as torch_float8
+from legato_engine.layers.inputs import AdaptedTokens
+from legato_engine.layers.low_rank import Pair
 
 EPS = np.float32(1e-5)
 KINDS = np.float32, np.uint16  # uint16 holds bfloat16
@@ -179,33 +181,68 @@ def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
     assert torch.equal(float8.encode(decoded, one) & 127, every & 127)
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, np.uint16), (4, np.float32), (5, np.uint16), (63, np.float32)])
-def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
-    """Two of three projections of one input have an update, of other ranks. Threads share more than 4 tokens."""
-    x = torch.randn(100, 60).bfloat16().float()
-    tokens = torch.randperm(100)[:count].sort().values
-    down, out = torch.randn(8, 60), torch.randn(100, 70)
-    ups = [(slice(0, 3), 0, torch.randn(33, 3)), (slice(3, 8), 50, torch.randn(20, 5))]
-    expected = out.clone()
-    naive_low_rank.add(x, tokens, down, ups, expected)
-
-    update = low_rank_layers._packed(LowRank(down, tuple(Up(*up) for up in ups)))
-    given = x.numpy() if kind is np.float32 else (x.numpy().view(np.uint32) >> 16).astype(np.uint16)
-    update(given, tokens.numpy(), out.numpy())
-
-    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
-    rest = [token for token in range(100) if token not in tokens]
-    assert torch.equal(out[rest], expected[rest])
+LAYERS = [
+    LinearShape(("o",), (64,)),
+    LinearShape(("q", "k", "v"), (320, 32, 32)),
+    LinearShape(("up", "down"), (96, 32)),
+]
+SIZES = {name: size for layer in LAYERS for name, size in zip(layer.names, layer.outputs, strict=True)}
+ADAPTERS = {  # ranks by projection, tokens of each, tokens of the step
+    "one token": ([{"q": 16}], [[0]], 1),
+    "awkward ranks": ([{"q": 1, "v": 17}, {"k": 3, "o": 64, "down": 20}], [[0, 3, 4, 7, 8, 9], [1, 6]], 10),
+    "two items, and others": ([{"up": 5}, {}, {"up": 8, "q": 4}], [[*range(0, 150, 2)], [1], [3, 5]], 152),
+    "no tokens": ([{"q": 4}], [[]], 4),
+    "no adapters": ([], [], 3),
+}
 
 
-@pytest.mark.parametrize(("tokens", "width"), [(1, 15), (7, 96), (1, 500)])
-def test_a_low_rank_update_to_the_last_bit(tokens, width):
-    x, down, up, out = normal(tokens, width), normal(3, width), normal(3, 20), normal(tokens, 20)
-    expected = out.copy()
-    for row, to in zip(x, expected, strict=True):
-        for rank, inner in enumerate([product(line, row) for line in down]):
-            to[:] = fused(up[rank], inner, to)
+def updated(adapters, tokens, x, kind):
+    """The outputs of all layers, and those of the readable twin."""
+    given = [low_rank.packed(pairs, LAYERS, kind) for pairs in adapters]
+    adapted = [AdaptedTokens(each, np.array(of, np.int64)) for each, of in zip(given, tokens, strict=True)]
+    rows, found, expected = low_rank.CpuAdaptedRows(adapted, LAYERS, kind), [], []
+    for index, layer in enumerate(LAYERS):
+        found.append(torch.ones(len(x), sum(layer.outputs)))
+        expected.append(found[-1].clone())
+        number = sum(len(before.names) for before in LAYERS[:index])
+        rows.add(x, found[-1].numpy(), low_rank.LayerProjections(number, len(layer.names)))
+    numbers = torch.from_numpy(floats(x))
+    for pairs, of in zip(adapters, tokens, strict=True):
+        for each in numbered(LAYERS):
+            if pair := pairs.get(each.name):
+                out = next(out for layer, out in zip(LAYERS, expected, strict=True) if each.name in layer.names)
+                ups = [(slice(0, len(pair.a)), each.first, pair.b)]
+                naive_low_rank.add(numbers, torch.tensor(of, dtype=torch.int64), pair.a, ups, out)
+    return found, expected
 
-    low_rank.add(x, np.arange(tokens), down, up.ravel(), np.array([[0, 3, 0, 20, 0]]), out)
 
-    assert np.array_equal(out, expected)
+@pytest.fixture
+def pairs():
+    def made(ranks):
+        return {name: Pair(bfloat16(r, 96) / 8, bfloat16(SIZES[name], r)) for name, r in ranks.items()}
+
+    return made
+
+
+def bfloat16(*shape):
+    return torch.randn(shape).bfloat16().float()
+
+
+@pytest.mark.parametrize("matrices", [KV_FLOAT32, KV_BFLOAT16])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ADAPTERS)
+def test_updates_of_many_adapters(case, matrices, kind, pairs):
+    ranks, tokens, count = ADAPTERS[case]
+    x = bfloat16(count, 96).numpy()
+    given = x if kind is np.float32 else (x.view(np.uint32) >> 16).astype(np.uint16)
+    for found, expected in zip(*updated([*map(pairs, ranks)], tokens, given, matrices), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("matrices", [KV_FLOAT32, KV_BFLOAT16])
+def test_an_update_to_the_last_bit_whatever_tokens_are_computed_together(matrices, pairs):
+    adapters, x = [pairs({"q": 17, "v": 3})], normal(7, 96)
+    (_, together, _), _ = updated(adapters, [[*range(7)]], x, matrices)
+    for token in range(7):
+        (_, alone, _), _ = updated(adapters, [[0]], x[token : token + 1], matrices)
+        assert torch.equal(alone[0], together[token])

@@ -12,14 +12,14 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import experts, kv_factors, low_rank
 from legato_engine.backends.cpu.experts import CpuExperts
-from legato_engine.backends.cpu.low_rank import CpuAdapter
+from legato_engine.backends.cpu.low_rank import CpuAdaptedRows, CpuAdapter, LayerProjections
 from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.kv_groups import groups_of
-from legato_engine.backends.low_rank import LinearShape
+from legato_engine.backends.low_rank import LinearShape, count
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm
 from legato_engine.kvcache.groups import LayerPlace
 from legato_engine.layers.experts import ExpertsShape
@@ -91,22 +91,16 @@ class CpuOutputNorm:
 
 @dataclass(frozen=True, slots=True)
 class CpuLinear:
-    name: str  # of its first projection
     projection: Projection
+    layer: LayerProjections
     out: CpuBuffer
 
     def __call__(self, step: Operators, x: Array) -> Array:
         out = self.out.take(step.rows)
         step.linear(self.projection, x, out)
         if step.adapted:
-            step.call(lambda step: self._adapt(step, x, out))
+            step.update(self.layer, x, out)
         return out
-
-    def _adapt(self, step: CpuStep, x: Array, out: Array) -> None:
-        for each in step.inputs.adapted:
-            assert isinstance(each.adapter, CpuAdapter)
-            if (update := each.adapter.updates.get(self.name)) is not None:
-                update(x, each.tokens, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +198,10 @@ class CpuBackend:
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
         """The step for layers that compute one operator after another."""
         shared = self._config.heads // self._config.kv_heads
-        numerics = self._numerics
-        return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), self._factors, numerics.attend)
+        numerics, adapted = self._numerics, CpuAdaptedRows(inputs.adapted, self._linears, self._numerics.path.adapters)
+        return CpuStep(
+            inputs, numerics.work(inputs, shared), numerics.held(arena), self._factors, adapted, numerics.attend
+        )
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self._last = self.begin(inputs, arena)
@@ -230,7 +226,7 @@ class CpuBackend:
         return self._head.logits(*self._last.hidden, tokens)
 
     def adapter(self, pairs: Mapping[str, Pair]) -> CpuAdapter:
-        return low_rank.packed(pairs, self._linears)
+        return low_rank.packed(pairs, self._linears, self._numerics.path.adapters)
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         multiplier = np.float32(self._config.embedding_multiplier)
@@ -249,8 +245,9 @@ class CpuBackend:
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CpuLinear:
         projection = self._numerics.linear(self._checkpoint, names, bias)
         self.nbytes += projection.nbytes
+        layer = LayerProjections(count(self._linears), len(names))
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
-        return CpuLinear(names[0], projection, self._workspace.buffer("linear", sum(outputs)))
+        return CpuLinear(projection, layer, self._workspace.buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CpuAttention:
         self._progress((layer + 1) / self._config.layers)

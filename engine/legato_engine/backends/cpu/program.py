@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numba
 import numpy as np
 
+from legato_engine.backends.cpu.low_rank import LayerProjections
 from legato_engine.backends.cpu.step import CpuStep, Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu import program as kernels
@@ -81,6 +82,11 @@ class Program:
         assert isinstance(projection, Recordable)  # `Path.family` is not None
         projection.record(self, x, out)
 
+    def update(self, layer: LayerProjections, x: Array, out: Array) -> None:
+        projections = {"projection": layer.projection, "projections": layer.projections}
+        self.add(kernels.SHRINK, x=x, width=x.shape[1], **projections)
+        self.add(kernels.EXPAND, out=out, width=out.shape[1], **projections)
+
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
         _, all_heads, dim = parts.shape
         self.add(
@@ -145,6 +151,8 @@ def _run(path: Path, table: Array, step: CpuStep) -> None:
 
 
 def _compute(path: Path, table: Array, step: CpuStep, positions: Array, work: Array) -> None:
-    arena, threads = step.arena, numba.get_num_threads()
-    kv = path.kv_tag(arena.dtype)
-    kernels.run(path.family, kv, table, positions, step.slots, work, step.tables, arena, step.factors, threads)
+    arena, adapted, threads = step.arena, step.adapted_rows, numba.get_num_threads()
+    kernels.run(
+        path.family, path.kv_tag(arena.dtype), table, positions, step.slots, work, step.tables, arena, step.factors,
+        (adapted.order, adapted.items, adapted.inner), threads,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from legato_engine.backends.cpu.low_rank import CpuAdaptedRows, LayerProjections
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
 from legato_engine.kernels.cpu.rope import rotate_and_write
@@ -53,6 +54,9 @@ class Operators(Protocol):
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
+    def update(self, layer: LayerProjections, x: Array, out: Array) -> None:
+        """Adds the adapters' updates of a linear layer to its results."""
+
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
         """Rotates parts [rows, heads + 2 · kv_heads, dim] in place by RoPE, and writes keys and values to the arena.
 
@@ -73,11 +77,12 @@ class CpuStep:
     `slots` [groups, tokens] and `tables` [groups, rows, blocks] are of all groups of layers.
     """
 
-    __slots__ = ("_attend", "adapted", "arena", "factors", "hidden", "inputs", "rows", "slots", "tables", "work")
+    __slots__ = ("_attend", "adapted_rows", "arena", "factors", "hidden", "inputs", "rows", "slots", "tables", "work")
 
     def __init__(
-        self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors[Array], attend: Attend
-    ) -> None:
+        self, inputs: StepInputs, work: Array, arena: Array, factors: KVFactors[Array], adapted: CpuAdaptedRows,
+        attend: Attend,
+    ) -> None:  # fmt: skip
         """`work` is the work list for `attend`; `factors` are float32 [groups, layers of a block, 2, kv_heads]."""
         self.inputs = inputs
         self.slots, self.tables = inputs.slots[None], inputs.tables[None]
@@ -86,11 +91,15 @@ class CpuStep:
             self.tables = np.stack([inputs.tables, *[window.tables for window in inputs.windows]])
         self.hidden: tuple[Array, Array] | None = None  # the head's inputs, valid until the next step
         self.rows = len(inputs.tokens)
-        self.adapted = bool(inputs.adapted)
+        self.adapted_rows = adapted
         self.work = work
         self.arena = arena
         self.factors = factors
         self._attend = attend
+
+    @property
+    def adapted(self) -> bool:
+        return bool(self.inputs.adapted)
 
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         return work(self)
@@ -108,6 +117,9 @@ class CpuStep:
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
         projection(x, self.rows, out)
+
+    def update(self, layer: LayerProjections, x: Array, out: Array) -> None:
+        self.adapted_rows.add(x, out, layer)
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, place: LayerPlace) -> None:
         positions, slots, factors = self.inputs.positions, self.slots[place.group], self.factors.writing[place.group]

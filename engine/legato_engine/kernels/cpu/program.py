@@ -20,12 +20,14 @@ from legato_engine.kernels.cpu.linear.int8_panels import ROWS
 from legato_engine.kernels.cpu.linear.int8_products import eight_rows, one_row
 from legato_engine.kernels.cpu.linear.packing import COLUMNS
 from legato_engine.kernels.cpu.linear.scales import of_panel
+from legato_engine.kernels.cpu.low_rank import expand, expand_tasks, shrink, shrink_tasks
 from legato_engine.kernels.cpu.rms_norm import norm_head, norm_row
 from legato_engine.kernels.cpu.rope import rotate_row
 from legato_engine.kernels.cpu.silu_mul import gelu_mul_row, silu_mul_row
 from legato_engine.kernels.cpu.simd.vector import address, pointer
+from legato_engine.kernels.tags import KV_BFLOAT16
 
-NORM, ROUND, MULTIPLY, ADD, NORM_HEADS, ROTATE, ATTEND, SILU_MUL, GELU_MUL = range(9)
+NORM, ROUND, MULTIPLY, ADD, NORM_HEADS, ROTATE, ATTEND, SILU_MUL, GELU_MUL, SHRINK, EXPAND = range(11)
 MOST = (FEW - 1) * ROWS  # rows of a step: products of more unpack codes in another way
 PANELS = 4  # of 16 outputs: a task
 _LINE = 8  # int64 in a line of the cache, so that counters do not share one
@@ -42,6 +44,7 @@ _NUMBERS = (
     "groups", "scale_factor_groups", "minimum_groups", "minimum_factor_groups",  # of a row
     "panels", "bits", "scale_bits",
     "heads", "queries", "first", "dim", "pairs", "window", "group", "layer",
+    "projection", "projections",
 )  # fmt: skip
 
 # An operator in the table; each kind uses some of the fields.
@@ -184,7 +187,29 @@ def _gelu_mul(operator, row):
 
 
 @njit(cache=True)
-def _tasks(operator, rows, attention_tasks):
+def _shrink(operator, task, adapted):
+    """x float32 [rows, width]; projection, projections."""
+    order, items, inner = adapted
+    shrink(
+        KV_BFLOAT16, operator.x, operator.width, operator.projection, operator.projections, order, items, inner, task
+    )
+
+
+@njit(cache=True)
+def _expand(operator, task, adapted):
+    """out float32 [rows, width]; projection, projections."""
+    order, items, inner = adapted
+    expand(
+        KV_BFLOAT16, operator.out, operator.width, operator.projection, operator.projections, order, items, inner, task
+    )
+
+
+@njit(cache=True)
+def _tasks(operator, rows, attention_tasks, adapted):
+    if operator.kind == SHRINK:
+        return shrink_tasks(adapted[1], operator.projections, adapted[2])
+    if operator.kind == EXPAND:
+        return expand_tasks(adapted[1], operator.width)
     if operator.kind == MULTIPLY:
         return (operator.panels + PANELS - 1) // PANELS
     if operator.kind == ROUND:
@@ -193,7 +218,7 @@ def _tasks(operator, rows, attention_tasks):
 
 
 @njit(cache=True)
-def _compute(family, operator, task, rows, positions, slots, arena, factors):
+def _compute(family, operator, task, rows, positions, slots, arena, factors, adapted):
     kind = operator.kind
     if kind == MULTIPLY:
         _multiply(family, operator, rows, task)
@@ -211,15 +236,19 @@ def _compute(family, operator, task, rows, positions, slots, arena, factors):
         _add(operator, task)
     elif kind == NORM_HEADS:
         _norm_heads(operator, task)
+    elif kind == SHRINK:
+        _shrink(operator, task, adapted)
+    elif kind == EXPAND:
+        _expand(operator, task, adapted)
 
 
 @njit(cache=True)
-def _run_thread(family, kv, table, counters, rows, positions, slots, work, tables, arena, factors, kept, done):
+def _run_thread(family, kv, table, counters, rows, positions, slots, work, tables, arena, factors, adapted, kept, done):
     """The whole table as one thread goes through it."""
     reading, writing = factors
     for index in range(len(table)):
         operator, counter = table[index], address(counters[index])
-        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3]), counter + 8
+        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3], adapted), counter + 8
         if read(counter) < tasks:
             fetch_add(busy, 1)  # before a task is taken: with no task left and nobody busy, all tasks are done
             if operator.kind == ATTEND:
@@ -227,18 +256,19 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
             else:
                 task = fetch_add(counter, 1)
                 while task < tasks:
-                    _compute(family, operator, task, rows, positions, slots, arena, writing)
+                    _compute(family, operator, task, rows, positions, slots, arena, writing, adapted)
                     task = fetch_add(counter, 1) if task + 1 < tasks else tasks
             fetch_add(busy, -1)
         wait_until_zero(busy)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def run(family, kv, table, positions, slots, work, tables, arena, factors, threads):
+def run(family, kv, table, positions, slots, work, tables, arena, factors, adapted, threads):
     """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` int64 [rows], up
     to a multiple of 8. `slots` int64 [groups, rows] and `tables` [groups, rows, blocks] are of groups of layers.
     `kv`, `work` and `arena` are arguments of `attention.float32.attention`; `factors` are `KVFactors` [groups, layers
-    of a block, 2, kv_heads]; `family` is VNNI or AVX2 of `tags`.
+    of a block, 2, kv_heads]; `family` is VNNI or AVX2 of `tags`; `adapted` are order, items and inner values as in
+    `low_rank.add`, all of length 0 without adapters.
     """
     kv_heads, parts = arena.shape[3], attention.slots_of(work)
     kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)
@@ -246,5 +276,6 @@ def run(family, kv, table, positions, slots, work, tables, arena, factors, threa
     counters = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
         _run_thread(
-            family, kv, table, counters, len(positions), positions, slots, work, tables, arena, factors, kept, done
-        )
+            family, kv, table, counters, len(positions), positions, slots, work, tables, arena, factors, adapted, kept,
+            done,
+        )  # fmt: skip
