@@ -4,7 +4,7 @@ drew on the device, and then these are fetched.
 Not part of it is what only a worker has: the scheduler, grammars, and the sending of tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.kernels.gpu.sampling import sample as sampling
 from legato_engine.kernels.gpu.sampling.sample import Draws, Results, SamplingMemory
+from legato_engine.layers.low_rank import LowRankAdapter
 
 Forward = Callable[[list[Row], torch.Tensor], torch.Tensor]
 
@@ -26,6 +27,7 @@ class Decoding:
         self, model: MadeModel, device: Device, count: int, context: int, eager: bool = False, prompt: Row | None = None
     ) -> None:
         self.count = count
+        self.adapters: Sequence[LowRankAdapter | None] = (None,)  # which sequences use in turn
         self._prompt = [] if prompt is None else [prompt]
         self._device = device
         self._forward: Forward = model.eager if eager else model.step
@@ -50,7 +52,10 @@ class Decoding:
 
     def launch(self) -> None:
         before, self._turn = self._results[self._turn], 1 - self._turn
-        rows = [Row([-1 - row], self._context - 1, self._tables[row]) for row in range(self.count)]
+        rows = [
+            Row([-1 - row], self._context - 1, self._tables[row], adapter=self.adapters[row % len(self.adapters)])
+            for row in range(self.count)
+        ]
         logits = self._forward([*rows, *self._prompt], before.tokens)[: self.count]
         results = self._results[self._turn]
         sampling.pick(logits, self._draws, self._work, results, drawn=False, filtered=False, config=self._config)

@@ -9,6 +9,7 @@ the device.
 - A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
 - Decoding and a chunk of a prompt in one step, against the sum of the floors of both.
 - Steps replayed from a CUDA graph against the same steps launched kernel by kernel, bit for bit.
+- Decoding rows with adapters against the same rows without, in turn.
 - The seconds and the memory that it takes to capture the graphs of the start.
 - The same with quantized linear layers, against the bandwidth floor of their codes and the times of 16 bits.
 
@@ -18,6 +19,7 @@ Limits are measured in the same process. `scripts/gpu` runs this; torch, triton 
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +38,8 @@ from legato_engine.weights.expected import projections
 Result = dict[str, Any]
 IDLE_SHARE = 0.05  # an aim: at most
 MIXED_SHARE = 1 / 1.15  # an aim: at least
+ADAPTERS, RANK, ROUNDS = 8, 16, 5
+ADAPTED = 1.15  # an aim: at most, of the time without adapters
 # Aims of quantized weights: times as fast as 16 bits, by form and figure.
 FORMS = {
     "llama-3-8b": ("FP8, channel", "FP8, blocks", "W4A16"), "qwen3-30b-a3b": ("FP8, blocks", "MXFP4"), "tiny": (),
@@ -152,6 +156,7 @@ class ModelBench:
             yield self._replayed(self._rows(rows), self._decoding_rows(rows))
             yield from self._decoding(rows, bandwidth)
         yield from self._mixed(bandwidth, rate)
+        yield from self._adapted(self.sizes.rows[1])
         for chunk in dict.fromkeys((self.sizes.prompt, self.sizes.chunk)):
             yield self._prefill(chunk, rate)
         for form in self.forms:
@@ -181,6 +186,21 @@ class ModelBench:
         first, second = (torch.randn(side, side, dtype=self.dtype, device=self.device.place) for _ in range(2))
         out = torch.empty_like(first)
         return 2 * side**3 / self.clock.seconds(lambda: torch.mm(first, second, out=out), 20)
+
+    def _adapted(self, count: int) -> Iterator[Result]:
+        """Rows that use adapters in turn, and the same rows without."""
+        adapters = [self._model.adapter(RANK) for _ in range(min(ADAPTERS, count))]
+        what = f"{self._rows(count)}, {len(adapters)} adapters of rank {RANK}"
+        rows = self._decoding_rows(count)
+        yield self._replayed(what, [row._replace(adapter=adapters[i % len(adapters)]) for i, row in enumerate(rows)])
+        base, adapted = (Decoding(self._model, self.device, count, self.sizes.context) for _ in range(2))
+        adapted.adapters = adapters
+        seconds = self.clock.seconds
+        times = median(
+            [1 / seconds(base.step, self.sizes.steps) * seconds(adapted.step, self.sizes.steps) for _ in range(ROUNDS)]
+        )
+        result: Result = {"what": f"decode, {what}, against none", "value": times, "unit": "×"}
+        yield result | {"aim": f"at most {ADAPTED}", "met": times <= ADAPTED}
 
     def _decoding_rows(self, count: int) -> list[Row]:
         held = self.sizes.blocks_of(self.sizes.context)

@@ -19,12 +19,13 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.kv_groups import groups_of
 from legato_engine.kernels.routing import ExpertRouting
-from legato_engine.layers.inputs import StepInputs, WindowInputs
+from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs, WindowInputs
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
 from legato_engine.models.experts import ExpertsConfig
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.expected import expected_shapes, projections
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.grouped import Grouped, GroupedForm
 
@@ -108,6 +109,7 @@ class Row(NamedTuple):
     start: int
     blocks: Sequence[int]
     samples: int = 1
+    adapter: LowRankAdapter | None = None
 
 
 class MadeModel:
@@ -138,6 +140,13 @@ class MadeModel:
             first = group * self.blocks
             windows.append(WindowInputs(inputs.slots + first * self.block_size, inputs.tables + first))
         return replace(inputs, windows=tuple(windows))
+
+    def adapter(self, rank: int) -> LowRankAdapter:
+        """An adapter of random matrices for all projections, which changes results by about a tenth."""
+        sizes = projections(self.model.config)
+        return self.backend.adapter(
+            {n: Pair(torch.randn(rank, i) * i**-0.5, torch.randn(o, rank) / 10) for n, (o, i) in sizes.items()}
+        )
 
     def eager(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
         """The same by launching kernel after kernel; of all rows, those that only pad the step too."""
@@ -183,4 +192,13 @@ def step_inputs(rows: Sequence[Row], block_size: int, drawn: torch.Tensor | None
         tables=tables,
         sampled=np.concatenate([np.arange(end - row.samples, end) for end, row in zip(starts[1:], rows, strict=True)]),
         drawn=drawn,
+        adapted=_adapted(rows, starts),
     )
+
+
+def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:
+    tokens: dict[LowRankAdapter, list[Ints]] = {}
+    for row, first, end in zip(rows, starts, starts[1:], strict=False):
+        if row.adapter is not None:
+            tokens.setdefault(row.adapter, []).append(np.arange(first, end))
+    return tuple([AdaptedTokens(adapter, np.concatenate(of)) for adapter, of in tokens.items()])
