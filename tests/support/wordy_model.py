@@ -38,7 +38,10 @@ MARKS = {"<reponame>": "<think>", "<filename>": "</think>"}  # it never says the
 MARKS |= {"<gh_stars>": "<|start|>", "<issue_start>": "<|channel|>", "<issue_comment>": "<|message|>"}
 MARKS |= {"<issue_closed>": "<|constrain|>", "<jupyter_start>": "<|end|>", "<jupyter_text>": "<|call|>"}
 MARKS |= {"<jupyter_code>": "<|return|>", "<jupyter_output>": END_PARAMETER}
-ENDS_OF_TEXTS, LIFTED = ("<|end|>", END_PARAMETER), 26  # said now and then, too, if a request has this bias for them
+MARKS |= {"<repo_name>": "</arg_value>", "<file_sep>": "<|tool_call|>", "<jupyter_script>": "<｜tool▁calls▁end｜>"}
+MARKS |= {"<empty_output>": "[TOOL_CALLS]"}
+ENDS_OF_TEXTS = ("<|end|>", END_PARAMETER, "</arg_value>", "<｜tool▁calls▁end｜>")
+LIFTED = 26  # a request's bias for these, with which they are said now and then, too
 REASONING = (
     "{% if enable_thinking is defined %}{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
     "{% endif %}"

@@ -30,7 +30,7 @@ from legato_protocol.model_files import model_digest
 
 TEMPLATE = "{{ tools }}{% for message in messages %}{{ message.content }}{% endfor %}"
 TURNS = {"Harmony": "<|start|>assistant"}  # how prompts end
-OWN = ("Hermes", "Llama3Json", "Qwen3Coder", "Harmony")  # formats that grammars enforce
+AS_ARRAY = ("Pythonic", "Gemma")  # formats that grammars do not enforce
 OFFERED = 3  # functions of a request
 
 
@@ -103,7 +103,7 @@ def functions(family: str, values: Sequence[dict[str, Any]]) -> list[Function]:
         return tool_grammar.required_format(family, [Function("f", parameters={"properties": {"a": schema}})])
 
     own = [schema for schema in values if format(schema) != ARRAY]
-    assert bool(own) == (family in OWN)
+    assert bool(own) == (family not in AS_ARRAY)
     draw = Random(family)
     count = times(OFFERED)
     return [Function(f"f{each}", parameters=random_schemas.arguments(draw, own or values)) for each in range(count)]

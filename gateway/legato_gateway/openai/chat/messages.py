@@ -28,6 +28,11 @@ def templated(messages: Sequence[ChatMessage], family: str | None) -> list[dict[
     return [conversation.take(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
+def calls(messages: Sequence[ChatMessage]) -> int:
+    """Returns the number of calls in messages."""
+    return sum(len(message.tool_calls or ()) + (message.function_call is not None) for message in messages)
+
+
 class _Conversation:
     """Tracks the calls made so far: a result must belong to one of them."""
 

@@ -19,6 +19,7 @@ from legato_gateway.openai.chat import (
 from legato_gateway.openai.chat import messages as chat_messages
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.answer_start import ChatStart
+from legato_gateway.openai.chat.call_marks import CallMarks
 from legato_gateway.openai.chat.tool_definitions import OfferedTools
 from legato_gateway.openai.chat.writer import ChatWriter, RequestedParts
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
@@ -98,13 +99,21 @@ def rendered(
     body = reasoning_bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
-    tools = tool_definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.parse(body))
+    family, answer = serving.tools.family, structured_output.parse(body)
+    tools = tool_definitions.offered(body, family, serving.tools.why_not, answer, _marks(serving, messages))
     start = answer_start.parse(body, messages)
     if serving.reasoning.harmony is not None and tools.grammar is not None and tools.calls is None:
         tools = dataclasses.replace(tools, grammar=harmony_grammar.final(tools.grammar, start.continued))
     wanted = body.max_completion_tokens or body.max_tokens or 1
     keep = params.kept_tokens(body, serving.model.context, wanted)
     return tools, _prompt(serving, body, messages, tools, start, keep)
+
+
+def _marks(serving: ModelServing, messages: Sequence[ChatMessage]) -> CallMarks:
+    """Returns the marks of the model's calls that are special tokens, and the number of earlier calls."""
+    family, tokens = serving.tools.family, serving.tokens
+    ids = tokens.special_ids(FAMILIES[family].markers) if family is not None else ()
+    return CallMarks({tokens.token_text(id): id for id in ids}, chat_messages.calls(messages))
 
 
 def _prompt(

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.chat import tool_grammar
+from legato_gateway.openai.chat.call_marks import CallMarks
 from legato_gateway.openai.chat.tool_grammar import Function, FunctionPaths
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import AnswerGrammar
@@ -75,11 +76,13 @@ class OfferedTools:
     grammar: AnswerGrammar | None = None
 
 
-def offered(body: ChatBody, family: str | None, why_not: str, answer: AnswerGrammar | None = None) -> OfferedTools:
+def offered(
+    body: ChatBody, family: str | None, why_not: str, answer: AnswerGrammar | None, marks: CallMarks
+) -> OfferedTools:
     """Returns the tools that `body` offers. Raises BadRequest with the path of an error.
 
     `family` is the model's format of calls; None if it has none, for the reason `why_not`. `answer` is the grammar of
-    an answer without calls.
+    an answer without calls, `marks` how the format's marks are written.
     """
     older = _given(body.functions)
     if older and _given(body.tools):
@@ -105,7 +108,7 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: AnswerGram
     if choice == "auto":
         return OfferedTools(calls, tuple(shown), tool_grammar.optional(functions, place, family, answer))
     callable = {number: each for number, each in enumerate(functions) if choice in ("required", f":{each.name}")}
-    grammar = tool_grammar.required(callable, place, family, parallel)
+    grammar = tool_grammar.required(callable, place, family, parallel, marks)
     calls = dataclasses.replace(calls, written=tool_grammar.required_format(family, callable.values()))
     return OfferedTools(calls, tuple(shown), grammar)
 

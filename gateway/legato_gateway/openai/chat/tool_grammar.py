@@ -1,11 +1,12 @@
 """Grammars of answers with calls: for required calls, and for `strict` arguments.
 
-A required call is in the model's own format if that is plain text and can enforce the schema, else a JSON array. The
-name comes first either way, so that arguments can be sent while they are written.
+A required call is in the model's own format if a grammar can hold that to the schema, else in a JSON array. The name
+comes first either way, so that arguments can be sent while they are written.
 """
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -14,7 +15,8 @@ from msgspec import Meta
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
-from legato_gateway.openai.chat import harmony_grammar, tag_grammar
+from legato_gateway.openai.chat import call_layouts, harmony_grammar, tag_grammar
+from legato_gateway.openai.chat.call_marks import NO_MARKS, CallMarks
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.harmony import tokens as harmony
 from legato_gateway.parsers.tool_calls import hermes
@@ -53,12 +55,14 @@ class FunctionPaths:
 
 def required_format(family: str, functions: Iterable[Function]) -> str:
     """Returns the format in which a model writes required calls of these functions."""
-    if family == "Qwen3Coder":
-        return family if all(tag_grammar.enforces(_whole(each)) for each in functions) else ARRAY
-    return family if family in ("Hermes", "Llama3Json", harmony.FAMILY) else ARRAY
+    if family in tag_grammar.LAYOUTS:
+        return family if all(tag_grammar.enforces(family, _whole(each)) for each in functions) else ARRAY
+    return family if family in (*call_layouts.FAMILIES, harmony.FAMILY) else ARRAY
 
 
-def required(functions: Mapping[int, Function], place: FunctionPaths, family: str, several: bool) -> AnswerGrammar:
+def required(
+    functions: Mapping[int, Function], place: FunctionPaths, family: str, several: bool, marks: CallMarks = NO_MARKS
+) -> AnswerGrammar:
     """Returns the grammar of one of these calls and, with `several`, more of them. `place` maps numbers to paths.
 
     Raises BadRequest with the path of a schema that cannot be enforced.
@@ -66,21 +70,16 @@ def required(functions: Mapping[int, Function], place: FunctionPaths, family: st
     written = required_format(family, functions.values())
     if written == harmony.FAMILY:
         return harmony_grammar.required(_names(functions), _argument_rules(functions, place), "tool_choice")
-    match written:
-        case "Hermes":
-            call, before, between, behind = f'"{hermes.OPEN}\\n" object "\\n{hermes.CLOSE}"', "", '"\\n"', ""
-        case "Llama3Json":
-            call, before, between, behind = "object", "", '"; "', ""
-        case "Qwen3Coder":
-            call, before, between, behind = tag_grammar.CALL, "", '"\\n"', ""
-        case _:
-            call, before, between, behind = "object", '"[" ', '", "', ' "]"'
-    more = f" ({between} call)*" if several else ""
-    if written == "Qwen3Coder":
-        objects = list(tag_grammar.rules({each.name: _whole(each) for each in functions.values()}))
-    else:
-        objects = _objects(functions, place, "parameters" if family == "Llama3Json" else "arguments")
-    return _checked([f"start: {before}call{more}{behind}", f"call: {call}", *objects], "tool_choice")
+    if written in tag_grammar.LAYOUTS:
+        schemas = {each.name: _whole(each) for each in functions.values()}
+        return _required(lambda marks: tag_grammar.rules(written, schemas, marks, several), marks)
+    names, arguments = _names(functions), _argument_rules(functions, place)
+    return _required(lambda marks: [*call_layouts.rules(written, names, marks, several), *arguments], marks)
+
+
+def _required(rules: Callable[[CallMarks], Iterable[str]], marks: CallMarks) -> AnswerGrammar:
+    checked = _checked(list(rules(dataclasses.replace(marks, as_text=True))), "tool_choice")
+    return dataclasses.replace(checked, source="\n".join(rules(marks)) + "\n")
 
 
 def optional(
@@ -105,7 +104,7 @@ def optional(
         return None
     if answer is not None and answer.kind != JSON_SCHEMA:
         return answer
-    objects = [*_objects(dict(enumerate(functions)), place, "arguments"), _GAP]
+    objects = [*_objects(dict(enumerate(functions)), place), _GAP]
     if answer is not None:
         call = f'call: "{hermes.OPEN}" GAP? object GAP? "{hermes.CLOSE}"'
         rules = ["start: answer | call (GAP? call)*", f"answer: {lark.schema(json.loads(answer.source))}", call]
@@ -114,11 +113,11 @@ def optional(
     return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
 
 
-def _objects(functions: Mapping[int, Function], place: FunctionPaths, key: str) -> list[str]:
+def _objects(functions: Mapping[int, Function], place: FunctionPaths) -> list[str]:
     """Returns rules for `object`: a call as JSON, its name first. Each schema is separate, with its own references."""
     rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
     for number, function in functions.items():
-        begin = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
+        begin = lark.literal(f'{{"name": {json.dumps(function.name)}, "arguments": ')
         rules.append(f'function_{number}: {begin} arguments_{number} "}}"')
     return [*rules, *_argument_rules(functions, place)]
 

@@ -12,19 +12,21 @@ from legato_gateway.parsers.tool_calls.qwen3_coder import LONGEST_KEY, value
 from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, first_of, one_of, partial
 from legato_gateway.parsers.tool_calls.said import Said, Schemas
 
+OPEN: Final = hermes.OPEN
+CLOSE: Final = hermes.CLOSE
 KEY: Final = "<arg_key>"
 VALUE: Final = "<arg_value>"
 END_KEY: Final = "</arg_key>"
 END_VALUE: Final = "</arg_value>"
-MARKERS: Final = (hermes.OPEN, hermes.CLOSE, KEY, END_KEY, VALUE, END_VALUE)
-_NEXT: Final = (KEY, hermes.CLOSE)
+MARKERS: Final = (OPEN, CLOSE, KEY, END_KEY, VALUE, END_VALUE)
+_NEXT: Final = (KEY, CLOSE)
 
 
 def read(out: Said, functions: Schemas) -> Reader[None]:
     """Reads the whole answer. A tag with other content is text."""
     held = ""
-    while (yield from first_of((hermes.OPEN,), out.text, held)):
-        held, raw, calls = "", [hermes.OPEN], out.calls
+    while (yield from first_of((OPEN,), out.text, held)):
+        held, raw, calls = "", [OPEN], out.calls
         try:
             yield from _call(out, functions, raw)
         except Broken as broken:
@@ -33,7 +35,7 @@ def read(out: Said, functions: Schemas) -> Reader[None]:
                 if broken.char == END:
                     return
                 out.arguments("}", len(read))
-            size = partial(read, (hermes.OPEN,))
+            size = partial(read, (OPEN,))
             out.text(read[: len(read) - size], size)
             held = read[len(read) - size :]
 

@@ -94,7 +94,7 @@ def _attribute(raw: list[str]) -> Reader[str]:
 def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[str, ...]) -> Reader[str]:
     """Reads a value to the first of `ends`, and returns it. A line break before it is dropped if one may be.
 
-    In JSON, `END_PARAMETER` within a string does not end the value. Raises Broken.
+    In JSON, a closing tag within a string does not end the value. Raises Broken.
     """
     before = "\n" if ends[0].startswith("\n") else ""
     allowed = literals.kinds(function, key)
@@ -113,7 +113,7 @@ def value(out: Said, function: Mapping[str, Any] | None, key: str, ends: tuple[s
     if (char := (yield)) == END:
         raise Broken(END)
     end = yield from first_of(ends, keep, "" if char == before else char)
-    while end == END_PARAMETER and "string" not in allowed and literals.in_string("".join(whole)):
+    while end.startswith("</") and "string" not in allowed and literals.in_string("".join(whole)):
         whole.append(end)
         end = yield from first_of(ends, keep)
     if end == END:

@@ -1,6 +1,8 @@
 """Calls that are required, and arguments that are strict: grammars that a worker holds answers to."""
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pydantic
@@ -8,13 +10,14 @@ import pytest
 from openai import pydantic_function_tool
 
 from legato_gateway.openai.chat import tool_grammar
+from legato_gateway.openai.chat.call_marks import NO_MARKS, CallMarks
 from legato_gateway.openai.chat.tool_definitions import Function
 from legato_gateway.openai.structured_output import AnswerGrammar
-from legato_gateway.parsers.tool_calls.families import CallParser
-from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
+from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Text
 from legato_gateway.request import Delta
 from legato_grammar.guidance import Compiler
-from legato_grammar.vocabulary import SINGLE_BYTES
+from legato_grammar.vocabulary import SINGLE_BYTES, Vocabulary
 from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX, RULES
 
 PLACE = "tools[{}].function"
@@ -37,10 +40,14 @@ def tag(call: str) -> str:
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
-def matches(grammar: AnswerGrammar, text: str) -> bool:
-    """True if the grammar accepts the text as a whole answer."""
-    matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
-    return matcher.consume(list(text.encode())) and matcher.accepting
+def matches(grammar: AnswerGrammar, text: str, marks: CallMarks = NO_MARKS, as_text: bool = False) -> bool:
+    """True if the grammar accepts the text as a whole answer. Special tokens are written as such, or `as_text`."""
+    tokens = (*SINGLE_BYTES.tokens, *(mark.encode() for mark in marks.special))
+    vocabulary = Vocabulary(tokens, frozenset(marks.special.values()))
+    matcher = Compiler(vocabulary).compile(grammar.kind, grammar.source).matcher()
+    parts = [text] if as_text else re.split(f"({'|'.join(map(re.escape, marks.special))})", text)
+    written = [id for part in parts for id in ([marks.special[part]] if part in marks.special else part.encode())]
+    return matcher.consume(written) and matcher.accepting
 
 
 def qwen3_coder(name: str, arguments: dict[str, str]) -> str:
@@ -48,36 +55,77 @@ def qwen3_coder(name: str, arguments: dict[str, str]) -> str:
     return tag(f"<function={name}>\n{given}</function>")
 
 
-TAGGED = {"Qwen3Coder": qwen3_coder}
+def glm(name: str, arguments: dict[str, str]) -> str:
+    given = (f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items())
+    return f"<tool_call>{name}\n{''.join(given)}</tool_call>"
 
+
+TAGGED = {"Qwen3Coder": qwen3_coder, "GLM": glm}
 LLAMA = [text.replace("arguments", "parameters") for text in (PARIS, f"{PARIS}; {NO_TIME}", NO_CITY)]
 LISTS = [f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"]
-REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
+MADE = [("get_weather", '{"city": "Paris"}'), ("now", "{}"), ("get_weather", '{"city": 5}')]
+KIMI = [
+    f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+    for number, (name, arguments) in zip((4, 5, 4), MADE, strict=True)
+]
+V3 = [
+    f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+    for name, arguments in MADE
+]
+V31 = [f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>" for name, arguments in MADE]
+NAMED = [f"[TOOL_CALLS]{name}[ARGS]{arguments}" for name, arguments in MADE]
+WITH_IDS = [each.replace("[ARGS]", "[CALL_ID]VvvODy9mT[ARGS]") for each in NAMED]
+
+
+def section(calls: Sequence[str], opens: str, closes: str, between: str = "") -> list[str]:
+    return [f"{opens}{each}{closes}" for each in (calls[0], between.join(calls[:2]), calls[2])]
+
+
+DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+REQUIRED = {  # by family and version: one call, two, and one whose arguments are wrong
     "Hermes": [tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)],
     "Llama3Json": LLAMA,
-    "Mistral": LISTS,
+    "Mistral": [f"[TOOL_CALLS]{each}" for each in LISTS],
+    "Mistral v3": [f"[TOOL_CALLS] {each}".replace("}}", '}, "id": "VvvODy9mT"}') for each in LISTS],
+    "Mistral v11": section(WITH_IDS, "", ""),
+    "Mistral v13": section(NAMED, "", ""),
     "Pythonic": LISTS,
-    "Phi4Mini": LISTS,
-    "DeepSeek": LISTS,
-    "GLM": LISTS,
-    "KimiK2": LISTS,
-    "Granite": LISTS,
+    "Phi4Mini": [f"<|tool_call|>{each}<|/tool_call|>" for each in LISTS],
+    "DeepSeek V3": section(V3, *DEEPSEEK, "\n"),
+    "DeepSeek V3.1": section(V31, *DEEPSEEK),
+    "GLM": LISTS,  # tags cannot enforce the reference in CITY
+    "KimiK2": section(KIMI, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    "Granite": [f"<|tool_call|>{each}" for each in LISTS],
     "Gemma": LISTS,
-    "Qwen3Coder": LISTS,  # its own format cannot enforce the reference in CITY
+    "Qwen3Coder": LISTS,
 }
+LATER = ("Mistral v11", "Mistral v13")  # their vocabularies have more marks
 
 
-@pytest.mark.parametrize("family", REQUIRED)
-def test_required_calls_are_of_the_schema_and_are_read_again(family):
-    one, two, wrong = REQUIRED[family]
+def marks(version: str, are_special: bool) -> CallMarks:
+    """The marks of a format after four calls, special tokens behind the single bytes."""
+    markers = FAMILIES[version.split()[0]].markers
+    given = markers if version in LATER else markers[:1] if version.startswith("Mistral") else markers
+    return CallMarks({mark: 256 + at for at, mark in enumerate(given)} if are_special else {}, earlier=4)
+
+
+@pytest.mark.parametrize("are_special", [True, False])
+@pytest.mark.parametrize("version", REQUIRED)
+def test_required_calls_are_of_the_schema_and_are_read_again(version, are_special):
+    if version in LATER and not are_special:
+        return
+    (one, two, wrong), family, written = REQUIRED[version], version.split()[0], marks(version, are_special)
     functions = {0: WEATHER, 1: NOW}
-    several = tool_grammar.required(functions, PLACE, family, several=True)
-    assert [matches(several, text) for text in (one, two, wrong, "It rains.", "")] == [True, True, False, False, False]
-    single = tool_grammar.required(functions, PLACE, family, several=False)
-    assert (matches(single, one), matches(single, two)) == (True, False)
-    assert not matches(tool_grammar.required({1: NOW}, PLACE, family, several=True), one)
+    several = tool_grammar.required(functions, PLACE, family, True, written)
+    found = [matches(several, text, written) for text in (one, two, wrong, "It rains.", "")]
+    assert found == [True, True, False, False, False]
+    assert matches(several, one, written, as_text=True) == (not any(mark in one for mark in written.special))
+    single = tool_grammar.required(functions, PLACE, family, False, written)
+    assert (matches(single, one, written), matches(single, two, written)) == (True, False)
+    assert not matches(tool_grammar.required({1: NOW}, PLACE, family, True, written), one, written)
     parser = CallParser(tool_grammar.required_format(family, functions.values()), {"get_weather": CITY, "now": None})
     pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
+    assert not [piece for piece in pieces if isinstance(piece, Text)]
     assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
     arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
     assert json.loads(arguments) == {"city": "Paris"}
@@ -106,17 +154,27 @@ CALLS = [  # a call in tags, and its arguments; None: it breaks the schema
 ]
 
 
-@pytest.mark.parametrize("family", ["Qwen3Coder"])
-def test_required_calls_in_tags_have_the_arguments_of_the_schema(family):
-    grammar = tool_grammar.required({0: FORECAST, 1: NOW}, PLACE, family, several=True)
+AS_GLM = re.compile(r"</parameter>|\n</function>\n</tool_call>")
+
+
+@pytest.mark.parametrize("are_special", [True, False])
+@pytest.mark.parametrize("family", TAGGED)
+def test_required_calls_in_tags_have_the_arguments_of_the_schema(family, are_special):
+    written = marks(family, are_special)
+    grammar = tool_grammar.required({0: FORECAST, 1: NOW}, PLACE, family, True, written)
     schemas = {"forecast": FORECAST.parameters, "now": None}
     for given, arguments in CALLS:
+        if family == "GLM":
+            given = {key: AS_GLM.sub("</arg_value>", value) for key, value in given.items()}
+            arguments = arguments and json.loads(json.dumps(arguments).replace("</parameter>", "</arg_value>"))
+        if arguments and any(mark in value for mark in written.special for value in given.values()):
+            continue  # only text within JSON can look like a mark
         text = f"{TAGGED[family]('forecast', given)}\n{TAGGED[family]('now', {})}"
-        assert matches(grammar, text) == (arguments is not None), given
+        assert matches(grammar, text, written) == (arguments is not None), given
         parser = CallParser(tool_grammar.required_format(family, (FORECAST, NOW)), schemas)
         pieces = [piece for char in text for piece in parser.push(char)] + parser.finish()
-        written = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
-        assert arguments is None or json.loads(written) == arguments
+        read = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
+        assert arguments is None or json.loads(read) == arguments
 
 
 @pytest.mark.parametrize(
@@ -186,7 +244,7 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict():
 )
 def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(schema, arguments, allowed):
     grammar = tool_grammar.required({0: Function("f", parameters=schema)}, PLACE, "Mistral", several=False)
-    assert matches(grammar, json.dumps([{"name": "f", "arguments": arguments}])) == allowed
+    assert matches(grammar, f"[TOOL_CALLS]{json.dumps([{'name': 'f', 'arguments': arguments}])}") == allowed
 
 
 async def test_a_function_that_is_named_is_called_once(gateway):

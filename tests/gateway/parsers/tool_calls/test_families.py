@@ -8,11 +8,15 @@ from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from legato_gateway.openai.chat import call_layouts, tag_grammar, tool_grammar
+from legato_gateway.openai.chat.tool_grammar import Function, FunctionPaths
 from legato_gateway.parsers.harmony.tokens import marked
 from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
 from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Text
 from legato_gateway.tokenizer.chat_template import ChatTemplate
+from legato_grammar.guidance import Compiler
+from legato_grammar.vocabulary import SINGLE_BYTES
 from legato_protocol.settings.parsers import ToolCallSetting
 
 WEATHER = {"city": "Paris", "unit": "°C"}
@@ -390,10 +394,12 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 {% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>
 <arg_value>{{ v | tojson if v is not string else v }}</arg_value>
 {% endfor %}</tool_call>{% endfor %}""",
-    "DeepSeek": """{% for c in messages[0].tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name + '<｜tool▁sep｜>' """
-    """+ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}""",
-    "KimiK2": """{% for c in messages[0].tool_calls %}<|tool_call_begin|>functions.{{ c.function.name }}:0"""
-    """<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}""",
+    "DeepSeek": """<｜tool▁calls▁begin｜>{% for c in messages[0].tool_calls %}<｜tool▁call▁begin｜>"""
+    """{{ c.function.name + '<｜tool▁sep｜>' + c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}"""
+    """<｜tool▁calls▁end｜>""",
+    "KimiK2": """<|tool_calls_section_begin|>{% for c in messages[0].tool_calls %}<|tool_call_begin|>functions."""
+    """{{ c.function.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}"""
+    """<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>""",
     "Phi4Mini": "{{ messages[0].content }}{# <|tool|> and message['tools'] #}",
     "Granite": "{{ messages[0].content }}{# <|start_of_role|> and <|tool_call|> #}",
     "Gemma": """{% for c in messages[0].tool_calls %}<start_function_call>call:{{ c.function.name + '{' }}"""
@@ -409,14 +415,27 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 }
 
 
+PROPERTIES = {
+    "get_weather": {"city": {"type": "string"}, "unit": {"enum": ["°C"]}},
+    "f": {"a": {"type": "array"}, "b": {"type": "object"}},
+}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_calls_come_back_through_the_template(family):
+def test_calls_come_back_through_the_template_as_they_are_required(family):
     calls = [("get_weather", WEATHER), ("f", {"a": [1, 2], "b": {"c": "x"}})][: 1 if family == "Llama3Json" else 2]
     given = [{"id": "123456789", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     message = {"role": "assistant", "content": "", "tool_calls": given}
     shown, _ = families.for_model("Auto", TEMPLATES[family], True).template_input([message], [])
-    text, found = read(family, marked(ChatTemplate(TEMPLATES[family], {}).render(shown)))
+    rendered = ChatTemplate(TEMPLATES[family], {}).render(shown)
+    text, found = read(family, marked(rendered))
     assert (text, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
+    functions = [Function(name, parameters={"properties": PROPERTIES[name]}) for name, _ in calls]
+    if family in (*tag_grammar.LAYOUTS, *call_layouts.FAMILIES):
+        grammar = tool_grammar.required(dict(enumerate(functions)), FunctionPaths("{}", (0, 1)), family, several=True)
+        matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
+        assert matcher.consume(list(rendered.strip().encode()))
+        assert matcher.accepting
 
 
 @pytest.mark.parametrize(
