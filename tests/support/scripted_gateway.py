@@ -99,7 +99,7 @@ class ByteTokens:
         return bytes([id]) if id < END else self.marks[id - END - 1].encode() if id > END else b""
 
     def token_text(self, id: int) -> str:
-        return f"<{id}>"
+        return self.marks[id - END - 1] if id > END else f"<{id}>"
 
 
 def token(text: str, offset: int, logprob: float = -0.5) -> TokenText:

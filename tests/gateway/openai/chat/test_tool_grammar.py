@@ -259,6 +259,17 @@ async def test_a_function_that_is_named_is_called_once(gateway):
         assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
 
 
+async def test_required_calls_have_the_vocabularys_marks_and_count_on(make):
+    gateway = make(template="{{ tools }}", marks=("<|tool_call_begin|>",), tool_call_parser="KimiK2")
+    gateway.script(Delta(0, "", (), "stop"))
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "noon"}]
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    await gateway.chat(messages=messages, tools=tools, tool_choice="required")
+    grammar = gateway.relay.requests[-1].params.grammar
+    assert all(part in grammar for part in ("<[257]> first", 'first: "functions.now:" "1" '))
+
+
 async def test_the_older_form_requires_a_call_too(gateway):
     gateway.script(Delta(0, tag(NO_TIME)), Delta(0, "", (), "stop"))
     answer = (await gateway.chat(functions=[{"name": "now"}], function_call={"name": "now"})).json()["choices"][0]
