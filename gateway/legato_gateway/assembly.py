@@ -1,4 +1,4 @@
-"""Builds parts of a gateway from its settings. They raise SettingsError for an unusable file or cluster."""
+"""Builds the parts of a gateway from its settings. Functions raise SettingsError for an unusable file or cluster."""
 
 import logging
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def relaying(settings: GatewaySettings) -> RelayPolicy:
 
 
 def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:
-    """`open_files` is the process's limit."""
+    """`open_files` is the process's limit of file descriptors."""
     return ConnectionLimits(
         most=limits.places(settings.max_connections, open_files),
         head=settings.head_timeout,
@@ -107,7 +107,7 @@ def response_store(settings: GatewaySettings, timers: Timers) -> ResponseStore |
 
 @contextmanager
 def _reading(flag: str) -> Iterator[None]:
-    """Raises errors of a file as errors of its flag."""
+    """Converts InvalidFile to a SettingsError that names the flag."""
     try:
         yield
     except InvalidFile as error:

@@ -29,7 +29,7 @@ class BurstPhase:
 
 
 def arrivals(phases: Sequence[BurstPhase], seed: int) -> list[tuple[int, float]]:
-    """Returns the phase's number and the seconds from the start of every request, in order."""
+    """Returns, in order of arrival, each request's phase number and its arrival in seconds after the start."""
     rng, begins, requests = random.Random(seed), 0.0, []
     for number, phase in enumerate(phases):
         at = begins + rng.expovariate(phase.rate)
@@ -45,8 +45,8 @@ def by_phase(
 ) -> list[LoadRun]:
     """Groups the records by phase; `records` are in the order of `sent`.
 
-    A request belongs to the phase in which it arrived, however late its answer was. Rates refer to the phase's
-    duration.
+    A request belongs to the phase in which it arrived, even if it was answered later. A phase's rates are per second
+    of its duration.
     """
     runs = [LoadRun([], phase.seconds) for phase in phases]
     for record, (number, _) in zip(records, sent, strict=True):
@@ -87,7 +87,7 @@ class ScalingWatch:
 def lines(watch: ScalingWatch, phases: Sequence[BurstPhase]) -> Iterator[str]:
     """Yields the autoscaler's changes by phase, with their reasons and arithmetic."""
     if watch.unknown and not watch.changes:
-        yield f"the autoscaler's changes are not known: {watch.unknown}"
+        yield f"the autoscaler's changes cannot be read: {watch.unknown}"
         return
     begins, changes = 0.0, sorted(watch.changes, key=lambda change: _after(watch, change))
     for number, phase in enumerate(phases):

@@ -46,7 +46,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     tools: Raw | UnsetType = UNSET
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    # fields of chats, for `unsupported`
+    # fields of chats, which `unsupported` checks
     chat_template: Absent = UNSET
     chat_template_kwargs: Absent = UNSET
     media_io_kwargs: Absent = UNSET
@@ -76,8 +76,8 @@ def router(serving: ServingContext) -> APIRouter:
 
 
 def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
-    """Returns the answer of `/tokenize` as JSON: encoding it takes long enough to delay streams. Raises the client's
-    errors."""
+    """Returns the answer of `/tokenize`, as JSON: encoding it in the event loop would delay streams. Raises the
+    client's errors."""
     body = parsing.parse(TokenizeBody, raw)
     serving.check_model(body.model)
     ids = _prompt_tokens(serving, body) if body.messages is UNSET else _chat_tokens(serving, body)
@@ -101,7 +101,7 @@ def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
 def _token_texts(serving: ModelServing, ids: tuple[int, ...]) -> list[str]:
     if len(ids) > MAX_TOKEN_STRS:
         raise BadRequest(
-            f"there are {len(ids)} tokens, but token_strs has at most {MAX_TOKEN_STRS}", param="return_token_strs"
+            f"{len(ids)} tokens are too many for token_strs (at most {MAX_TOKEN_STRS})", param="return_token_strs"
         )
     return [serving.tokens.token_text(id) for id in ids]
 

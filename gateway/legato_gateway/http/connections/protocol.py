@@ -1,7 +1,7 @@
 """The HTTP server's connection: bounds the size and duration of data that the application has not seen yet.
 
 uvicorn's parser collects the lines of a request's head without a limit and waits for them forever, resets connections
-whose clients still send a body, and stops at offers of another protocol. Bodies are timed by `body_rate`.
+whose clients still send a body, and stops parsing after an Upgrade header. `body_rate` limits the time of bodies.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from legato_gateway.http.connections.closing import AnswerTransport, own_answer
 from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, PIPELINED, UNREAD_BODY, Connections
 from legato_protocol.security.tls_server import LAST_FLUSH, Secured
 
-MAX_HEAD_BYTES: Final = 131_072  # only bounds memory: the application refuses smaller ones with a better message
+MAX_HEAD_BYTES: Final = 131_072  # only bounds memory: the application has a lower limit, and a better message
 LARGE_BODY: Final = 65_536  # bytes; larger ones are not read ahead
-MOST_PIPELINED: Final = 16  # requests sent before earlier answers: each takes 4 kB, however short it is
+MOST_PIPELINED: Final = 16  # pipelined requests; each takes 4 kB, however short it is
 FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
@@ -36,7 +36,7 @@ class Awaited(Enum):
 
     HEAD = auto()  # the rest of a head, or the first one
     ANSWER = auto()
-    REST = auto()  # the rest of a body whose request was answered: its client may read only after sending everything
+    REST = auto()  # the rest of a body after the answer, which some clients read only once they have sent everything
     IDLE = auto()  # another request
 
 
@@ -47,11 +47,11 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _awaited = Awaited.IDLE
     _announced = 0  # bytes of the body according to the head
     _received = 0  # bytes of the body
-    _kept = 0  # bytes of pieces that completed nothing: of a head, of trailers, or blank lines
+    _kept = 0  # bytes since something was completed (see `_progress`): of a head, of trailers, or blank lines
     _progress = False  # this piece completed a head, a message or a part of a body
     _last = False  # the last answer was sent, and further data is dropped
     _timer: asyncio.TimerHandle | None = None
-    _running: Any = None  # the request that is being answered, or was last; `cycle` is the newest one
+    _running: Any = None  # the request that is being answered, or the last answered one; `cycle` is the newest
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,14 +68,14 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self._places.enter(self, transport.get_extra_info("sockname")[1]):
             self._update()
         else:
-            text = "this gateway has its maximum number of connections"
+            text = "this gateway has reached its maximum number of connections"
             self._refuse(Overloaded(text, reason=CONNECTIONS_FULL))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._places.leave(self)
-        if self._running is not None:  # uvicorn only notifies the newest
+        if self._running is not None:  # uvicorn notifies only the newest request
             self._running.disconnected = True
             self._running.message_event.set()
         self._closing.release()
@@ -100,9 +100,10 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._update()
 
     def _parse(self, data: memoryview) -> memoryview:
-        """Returns the data after an offer of another protocol, which is declined, as RFC 9110, 7.8 allows.
+        """Parses `data` up to the end of a head with an Upgrade header, if it has one, and returns the rest.
 
-        Java's client begins with one. The parser then stops, and a new one first reads the headers that frame the body.
+        The upgrade is declined, as RFC 9110, 7.8 allows; Java's client asks for one first. The parser stops there, so a
+        new one is given the headers that frame the body, and then reads the rest.
         """
         try:
             self.parser.feed_data(data)
@@ -124,14 +125,14 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part is Parsed.HEAD:  # trailers are dropped, as the checks of the head would miss them
+        if self._part is Parsed.HEAD:  # trailers are dropped: the head was checked without them
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._part is Parsed.BODY:
             return
         if len(self.pipeline) == MOST_PIPELINED:
-            self._places.refused(PIPELINED, f"more than {MOST_PIPELINED} requests were sent before their answers")
+            self._places.refused(PIPELINED, f"more than {MOST_PIPELINED} requests were pipelined")
             raise BadRequest("too many requests")  # stops the parser
         running = self._running if self._waits_for_answer else None
         super().on_headers_complete()
@@ -147,12 +148,12 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._hold_back()
 
     def _hold_back(self) -> None:
-        """Reads a large body piece by piece, as the application asks for it: TCP then holds its client back."""
+        """Pauses reading a large body until the application asks for more of it, so that TCP slows its client down."""
         if max(self._announced, self._received) > LARGE_BODY and self._waits_for_answer:
             self.flow.pause_reading()
 
     def _resume(self) -> None:
-        """Resumes reading, unless the application has yet to take the last piece: the next would not be counted."""
+        """Resumes reading, unless a piece still waits for the application: memory for more would not be counted."""
         if self._waits_for_answer and self.cycle.body:
             self.flow.pause_reading()
         else:
@@ -199,11 +200,11 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     def _expire(self) -> None:
         seconds = f"{self._patience[self._awaited]:g} s"
         if self._awaited is Awaited.REST:
-            self._places.refused(UNREAD_BODY, f"a body was answered before its end, and went on for {seconds}")
+            self._places.refused(UNREAD_BODY, f"a body went on for {seconds} after the answer to its request")
         elif self._awaited is Awaited.HEAD:
             text = f"the head of a request did not arrive within {seconds}"
             self._places.refused(LATE_HEAD, text)
-            if self._part is Parsed.HEAD:  # else an answer would be mistaken for its next request's
+            if self._part is Parsed.HEAD:  # else the client would take this for the answer to its next request
                 self._refuse(LateRequest(text))
                 return
         self._end()
@@ -214,17 +215,15 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def make_room(self) -> None:
-        """Closes a connection that waits for a request."""
+        """Closes this idle connection in favour of a new one."""
         if self._wire.get_extra_info("ssl_object") is not None:
             self._wire.abort()  # a TLS closing handshake takes as long as the client likes
         else:
             self._end()
 
     def _close_after_answer(self) -> None:
-        """Closes after the last answer. A client that still sends a body could lose it to a reset, so data is read on.
-
-        nginx has `lingering_close` for that.
-        """
+        """Closes after the last answer, but reads on while the client still sends a body, since a reset could discard
+        the answer. nginx does the same with `lingering_close`."""
         self._last = self._part is Parsed.BODY and not self._waits_for_answer
         if not self._last:
             self._wire.close()
@@ -232,7 +231,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             self._wire.write_eof()
 
     def _refuse(self, error: GatewayError) -> None:
-        """Sends an answer of the server's own, unless another comes first, and closes the connection."""
+        """Sends an error, unless the client expects another answer first or has one, and closes the connection."""
         answered = self._part is Parsed.BODY and not self._waits_for_answer
         if not answered and not self.pipeline and not (self._waits_for_answer and self.cycle.response_started):
             self._wire.write(own_answer(error))

@@ -100,7 +100,7 @@ class CompletionWriter:
         return {name: before[name] + values for name, values in fields.items()} if before else fields
 
     def _shown_parts(self, delta: Delta) -> tuple[str, tuple[TokenText, ...], str | None]:
-        """Returns text, tokens and finish reason; no text or tokens if one was only generated to compute the prompt."""
+        """Returns text, tokens and finish reason; only the reason if `max_tokens` is 0."""
         if self._shown.answer:
             return delta.text, delta.tokens, delta.finish
         return "", (), delta.finish and "length"
@@ -112,7 +112,7 @@ class CompletionWriter:
         return self._echoes[index // self._shown.choices] if self._echoes else ""
 
     def _echoed(self, index: int, scores: PromptScores | None) -> dict[str, list[Any]] | None:
-        """Returns the logprobs of the prompt; None unless the answer starts with it and they are requested."""
+        """Returns the prompt's logprobs; None unless the answer echoes the prompt and logprobs are requested."""
         most = self._shown.logprobs
         if not self._echoes or scores is None or most is None:
             return None
