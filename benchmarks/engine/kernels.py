@@ -155,7 +155,7 @@ class Machine:
             Row([0] * row[1], row[0], [next(blocks) for _ in range(n)]) for row, n in zip(rows, counts, strict=True)
         ]
         step = inputs.build(batch, BLOCK)
-        work, held = self.numerics.work(step, HEADS // KV_HEADS), self.numerics.held(arena.blocks)
+        work, held = self.numerics.work(step, HEADS // KV_HEADS), self.numerics.arena_view(arena.blocks)
         qkv = np.random.default_rng(0).standard_normal((len(step.tokens), HEADS + 2 * KV_HEADS, DIM), np.float32)
         out = np.zeros((len(qkv), HEADS, DIM), self.numerics.inputs)
         factors, sinks = kv_factors.from_scales(layers, KV_HEADS, None).reading, np.empty(0, np.float32)

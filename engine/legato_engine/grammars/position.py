@@ -6,7 +6,7 @@ from legato_engine.grammars.read_tokens import ReadTokens
 from legato_engine.scheduler.batch import DeadEnd
 from legato_grammar.guidance import Grammar, Matcher
 
-_FULL = 0xFFFFFFFF  # a word of a mask that allows all of its tokens
+_FULL = 0xFFFFFFFF  # 32 bits of a mask: all of these tokens are allowed
 
 
 class GrammarPosition:
@@ -43,7 +43,7 @@ class GrammarPosition:
         """See `batch.Constraint`."""
         try:
             matcher = self._follow(output)
-        except DeadEnd:  # the next draw says so
+        except DeadEnd:  # the next draw raises it, too
             return 0
         return 0 if matcher.error else matcher.accepted(drafts)
 
@@ -59,7 +59,7 @@ class GrammarPosition:
         return matcher
 
     def _take_back(self, matcher: Matcher, shared: int) -> bool:
-        """Keeps the first `shared` tokens that were consumed; False if that is impossible."""
+        """Rolls the matcher back to the first `shared` tokens that it consumed; False if it cannot."""
         replaced = self._consumed.count - shared
         if replaced and (matcher.error or not matcher.take_back(replaced)):
             return False

@@ -17,7 +17,7 @@ _ALL = b""  # all tokens, see `batch.Constraint`
 
 @dataclass(frozen=True, slots=True)
 class ReasoningRules:
-    """Rules for an output with reasoning between `marks`. Masks have `words` numbers of 32 bits."""
+    """Rules for an output with reasoning between `marks`. Masks have `words` words of 32 bits."""
 
     marks: ReasoningTokens
     budget: int | None  # tokens
@@ -35,7 +35,8 @@ class ReasoningPosition:
         self._span = ReasoningSpan(rules.marks)
         self._answer = GrammarPosition(rules.answer) if rules.answer is not None else None
         self._read = ReadTokens()
-        self._earlier: deque[tuple[int, ReasoningSpan]] = deque(maxlen=REPLACED)  # spans after fewer tokens
+        # Spans by the number of tokens read, to return to when drafts are rejected.
+        self._earlier: deque[tuple[int, ReasoningSpan]] = deque(maxlen=REPLACED)
 
     def at_start(self) -> "ReasoningPosition":
         """The same rules for a new sequence."""
@@ -48,7 +49,7 @@ class ReasoningPosition:
         spent = span.inside and rules.budget is not None and span.count >= rules.budget
         if rules.marks.header and self._answer is not None:
             mask, close = self._answer.allowed(output, stops, early), rules.marks.close
-            ends = spent and mask[close >> 3] >> (close & 7) & 1  # not within a character
+            ends = spent and mask[close >> 3] >> (close & 7) & 1  # a grammar forbids it within a character
             return self._only(close) if ends else mask
         if spent:
             return self._only(rules.marks.close)
@@ -81,7 +82,7 @@ class ReasoningPosition:
             self._answer = self._answer.at_start()  # it may have read white space before the reasoning
 
     def _take_back(self, output: Sequence[int]) -> None:
-        """Goes back to where `output` is the same as before."""
+        """Returns to a state before the first token that `output` no longer has."""
         shared = self._read.shared(output)
         if shared == self._read.count:
             return

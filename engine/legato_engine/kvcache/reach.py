@@ -1,5 +1,5 @@
-"""Usable prefixes, after which a sequence can continue: the first group has all of their blocks, and each window the
-last ones. Pure.
+"""Tracks usable prefixes, which a sequence can continue from: all of their blocks are in the first group, and the last
+ones in the groups of each window. Pure.
 
 A prefix is named by the hash of its last block. For each window, the number of consecutive blocks up to a hash is kept,
 at most as many as the window needs, so that a change of one block updates only the hashes that follow it within that
@@ -14,7 +14,7 @@ from legato_engine.kvcache.events import EventLog
 
 
 class Prefixes(Protocol):
-    """Follows the stored blocks of all groups, and logs the prefixes that become usable or stop being so."""
+    """Follows the stored blocks of all groups, and logs the prefixes that become usable or unusable."""
 
     groups: int
 
@@ -22,7 +22,7 @@ class Prefixes(Protocol):
         """Hashes of all usable prefixes; `stored` are the first group's blocks."""
 
     def longest(self, hashes: Sequence[bytes]) -> int:
-        """Number of blocks of the longest usable prefix; the first group has all of `hashes`, a sequence's."""
+        """Number of blocks of a sequence's longest usable prefix; the first group has the blocks of all `hashes`."""
 
     def add(self, group: int, block_hash: bytes, parent: bytes | None) -> None:
         """A group stores a block of this hash; the parent of a sequence's first block is None."""
@@ -31,7 +31,7 @@ class Prefixes(Protocol):
         """A group no longer has a block of this hash."""
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if a number of blocks or a usable prefix is not right."""
+        """Raises AssertionError if counts of consecutive blocks or usable prefixes are wrong."""
 
 
 class StoredPrefixes:
@@ -59,18 +59,19 @@ class StoredPrefixes:
 
 
 class WindowedPrefixes:
-    """Implements `Prefixes`. A hash counts in a window if all groups of that window have its block."""
+    """Implements `Prefixes`. A window has the block of a hash if all of the window's groups have it."""
 
     def __init__(self, windows: Sequence[int], block_size: int, events: EventLog) -> None:
         self.groups = 1 + len(windows)
         self._events = events
         self._window_of = {1 + index: window for index, window in enumerate(windows)}
         self._groups_of = Counter(windows)
-        self._needed = {window: -(-(window - 1) // block_size) for window in windows}  # blocks before a block's begin
+        # Blocks before a sequence's next position that each window reaches.
+        self._needed = {window: -(-(window - 1) // block_size) for window in windows}
         self._first: set[bytes] = set()  # hashes of the first group
         self._stored: dict[int, Counter[bytes]] = {window: Counter() for window in self._groups_of}
         self._runs: dict[int, dict[bytes, int]] = {window: {} for window in self._groups_of}
-        self._parents: dict[bytes, bytes | None] = {}  # of hashes that some group has
+        self._parents: dict[bytes, bytes | None] = {}  # of each hash that a group has
         self._children: defaultdict[bytes, set[bytes]] = defaultdict(set)
         self._users: Counter[bytes] = Counter()  # groups that have a block of this hash
         self._usable: dict[bytes, None] = {}
@@ -94,7 +95,7 @@ class WindowedPrefixes:
         window = self._window_of[group]
         self._stored[window][block_hash] += 1
         if self._stored[window][block_hash] == self._groups_of[window]:
-            self._spread(window, block_hash)
+            self._update_runs(window, block_hash)
 
     def remove(self, group: int, block_hash: bytes) -> None:
         if not group:
@@ -105,7 +106,7 @@ class WindowedPrefixes:
             complete = self._stored[window][block_hash] == self._groups_of[window]
             self._stored[window][block_hash] -= 1
             if complete:
-                self._spread(window, block_hash)
+                self._update_runs(window, block_hash)
             if not self._stored[window][block_hash]:
                 del self._stored[window][block_hash]
         self._users[block_hash] -= 1
@@ -125,8 +126,8 @@ class WindowedPrefixes:
         parent, most = self._parents[block_hash], self._needed[window]
         return most if parent is None else min(most, self._runs[window].get(parent, 0) + 1)
 
-    def _spread(self, window: int, block_hash: bytes) -> None:
-        """Counts again for a hash that the window's groups have got or lost, and for those that follow it."""
+    def _update_runs(self, window: int, block_hash: bytes) -> None:
+        """Updates the run of a hash whose block a window has gained or lost, and the runs that continue it."""
         runs, complete, changed = self._runs[window], self._groups_of[window], [block_hash]
         while changed:
             each = changed.pop()

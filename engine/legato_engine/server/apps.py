@@ -23,7 +23,7 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
-    """`/healthz`, `/readyz`, `/metrics`; `tls` follow the files of internal TLS.
+    """`/healthz`, `/readyz`, `/metrics`; `tls` are the files of internal TLS.
 
     A draining worker stays ready: it keeps working, gateways send it no new requests, and it may be recalled.
     """
@@ -64,7 +64,7 @@ def control(
 ) -> Starlette:
     """`/stream`, `/events`, `GET /state`, `POST /profile`, `POST /drain` and `DELETE /drain`.
 
-    The last answers 409 once the process is stopping. `TokenAuth` has checked the token of all requests.
+    `DELETE /drain` answers 409 once the process is stopping. `TokenAuth` has checked the token of all requests.
     """
 
     async def state(_request: Request) -> Response:
@@ -108,7 +108,7 @@ def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _state_of_adapters(hub: Hub) -> dict[str, Any]:
-    """State of adapters: the list's id, digests by name, problems of the others, and the digests in memory."""
+    """State of adapters: id of the list, digests of offered ones by name, problems of others, and loaded digests."""
     core = hub.core
     offer = (core.offer if core else None) or AdapterOffer("")
     loaded = core.status.load.adapters if core and core.status else ()

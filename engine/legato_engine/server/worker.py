@@ -40,7 +40,7 @@ Resolve = Callable[[str, Callable[[str], None]], Path]
 Log = Callable[[str, str], None]
 
 _POLL = 0.02  # seconds between checks for the end of a drain
-_FAREWELL = 0.1  # seconds for the last frames to be sent
+_LAST_FRAMES = 0.1  # seconds in which the last frames are sent
 
 
 class WorkerServer:
@@ -68,14 +68,15 @@ class WorkerServer:
         """Serves until stopped. Raises EngineError if the start fails permanently."""
         settings = self._settings
         servers = self._servers()
-        serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers.values()]
+        serving = [asyncio.create_task(server.serve(sockets=[listener])) for server, listener in servers.values()]
         following = [asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))]
         following += [asyncio.create_task(files.follow(self._log_level)) for files in self._tls_files]
         if self._adapters is not None:
             self._offer()
             following.append(asyncio.create_task(self._adapters.follow_changes(self._log_level, self._offer)))
         if settings.announce:
-            listen.announce(settings.announce, {name: end.getsockname()[1] for name, (_, end) in servers.items()})
+            ports = {name: listener.getsockname()[1] for name, (_, listener) in servers.items()}
+            listen.announce(settings.announce, ports)
         try:
             await self._until_stopped()
         finally:
@@ -97,16 +98,16 @@ class WorkerServer:
         health = listen.server(apps.health(self.hub, self._tls_files), refused)
         servers = {"health": (health, listen.bind("--health-port", settings.host, settings.health_port))}
         if settings.plain_control:
-            end = listen.bind("--control-port", settings.host, settings.control_port)
-            servers[names.CONTROL] = listen.server(control, refused), end
+            listener = listen.bind("--control-port", settings.host, settings.control_port)
+            servers[names.CONTROL] = listen.server(control, refused), listener
         if self._tls is not None:
-            end = listen.bind("--control-tls-port", settings.host, settings.control_tls_port)
-            servers[names.CONTROL_TLS] = listen.server(control, refused, self._tls), end
+            listener = listen.bind("--control-tls-port", settings.host, settings.control_tls_port)
+            servers[names.CONTROL_TLS] = listen.server(control, refused, self._tls), listener
         return servers
 
     @property
     def _tls_files(self) -> list[FollowedFiles[Any]]:
-        """Readers of the files of internal TLS."""
+        """The files of internal TLS that are followed."""
         return [files for files in (self._tls, self._handoff_tls) if files is not None]
 
     def drain(self) -> None:
@@ -141,7 +142,7 @@ class WorkerServer:
         try:
             await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                await working  # raises: it never ends by itself
+                await working  # raises its error: it never returns
             await self._finish(working)
             await self._supervisor.stop()
         finally:
@@ -152,7 +153,7 @@ class WorkerServer:
 
     async def _work(self) -> None:
         self.hub.phase = "waiting for the service's token"
-        while self._tokens.missing:  # noqa: ASYNC110 - of a file
+        while self._tokens.missing:  # noqa: ASYNC110 - polls files
             await asyncio.sleep(_POLL)
         self._trust()
         self.hub.phase = "resolving"
@@ -170,7 +171,7 @@ class WorkerServer:
             await asyncio.wait([stop_now, working], timeout=_POLL, return_when=asyncio.FIRST_COMPLETED)
         if self.hub.drained:
             self._log("INFO", "drained")
-            await asyncio.sleep(_FAREWELL)
+            await asyncio.sleep(_LAST_FRAMES)
         stop_now.cancel()
 
     def _trust(self) -> None:
@@ -213,7 +214,7 @@ def _internal_tls(folder: str | None) -> InternalTLS | None:
 
 
 def _handoff_tls(settings: WorkerSettings) -> HandoffCertificates | None:
-    """Reads the files as the core does, to report ones that it would refuse. Raises SettingsError."""
+    """Reads the files as the core does, to report files that the core would refuse. Raises SettingsError."""
     if not (settings.internal_tls_folder and settings.internal_tls_name) or settings.transport == "None":
         return None
     try:

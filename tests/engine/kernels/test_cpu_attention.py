@@ -95,7 +95,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
         kernels = float32_attention if path is not paths.INT8_BF16 or HERE.bf16 else emulated_pairs()
         built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
-        work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).held(step.arena)
+        work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).arena_view(step.arena)
         given = (
             path.kv_tag(held.dtype),
             step.qkv.numpy(),

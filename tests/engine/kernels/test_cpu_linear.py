@@ -26,7 +26,7 @@ emulated = cache(lambda: emulated_kernels.load("linear.bf16_tiles")[0])
 
 def bits(x):
     """bfloat16 as uint16."""
-    return Tiles(paths.TILES).held(x.bfloat16())
+    return Tiles(paths.TILES).arena_view(x.bfloat16())
 
 
 def weight_of(packed):

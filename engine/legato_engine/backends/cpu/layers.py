@@ -200,7 +200,7 @@ class CpuBackend:
         shared = self._config.heads // self._config.kv_heads
         numerics, adapted = self._numerics, CpuAdaptedRows(inputs.adapted, self._linears, self._numerics.path.adapters)
         return CpuStep(
-            inputs, numerics.work(inputs, shared), numerics.held(arena), self._factors, adapted, numerics.attend
+            inputs, numerics.work(inputs, shared), numerics.arena_view(arena), self._factors, adapted, numerics.attend
         )
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:

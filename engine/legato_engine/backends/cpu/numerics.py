@@ -36,7 +36,7 @@ class Numerics(Protocol):
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection: ...
     def table(self, checkpoint: Checkpoint, name: str) -> TokenTable: ...
-    def held(self, arena: torch.Tensor) -> Array:
+    def arena_view(self, arena: torch.Tensor) -> Array:
         """The arena as its kernels take it."""
 
     def work(self, inputs: StepInputs, shared: int) -> Array:
@@ -67,7 +67,7 @@ class Float32:
     def table(self, checkpoint: Checkpoint, name: str) -> TokenTable:
         return linear_float32.table(checkpoint, name, self.path, self._scratch)
 
-    def held(self, arena: torch.Tensor) -> Array:
+    def arena_view(self, arena: torch.Tensor) -> Array:
         if arena.dtype == torch.float8_e4m3fn:
             return arena.view(torch.uint8).numpy()
         return _bits(arena) if arena.dtype == torch.bfloat16 else arena.numpy()
@@ -97,7 +97,7 @@ class Tiles:
     def table(self, checkpoint: Checkpoint, name: str) -> TokenTable:
         return linear_bf16.table(checkpoint, name, self.path)
 
-    def held(self, arena: torch.Tensor) -> Array:
+    def arena_view(self, arena: torch.Tensor) -> Array:
         return _bits(arena)
 
     def work(self, inputs: StepInputs, shared: int) -> Array:

@@ -29,15 +29,15 @@ class Recordable(Protocol):
 
 
 class Program:
-    """Implements `Operators` by recording. It keeps the memory alive whose addresses are in it."""
+    """Implements `Operators` by recording them. Keeps the arrays alive whose addresses it has recorded."""
 
-    rows = kernels.MOST  # for which layers allocate their results
+    rows = kernels.MOST  # layers allocate their results for this number of rows
 
     def __init__(self, path: Path, adapted: bool = False) -> None:
         self.adapted = adapted
         self._path = path
         self._parts: list[Call] = []
-        self._table: list[Array] = []  # OPERATOR: those after the last part
+        self._table: list[Array] = []  # of OPERATOR: recorded after the last part
         self._kept_alive: list[Array] = []
         self._rounded: dict[int, tuple[Array, Array]] = {}
 
@@ -79,7 +79,7 @@ class Program:
         self.add(kernels.ADD, out=residual, bias=x, bias_stride=width, width=width)
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
-        assert isinstance(projection, Recordable)  # `Path.family` is not None
+        assert isinstance(projection, Recordable)  # all projections are, on paths with a `family`
         projection.record(self, x, out)
 
     def update(self, layer: LayerProjections, x: Array, out: Array) -> None:
@@ -108,7 +108,7 @@ class Program:
         self.add(kernels.GELU_MUL, x=gate_up, out=out, width=out.shape[1])
 
     def take_operators(self) -> Array:
-        """The operators recorded since the last function, OPERATOR [operators], which the program then lacks."""
+        """Removes and returns the operators recorded since the last function, OPERATOR [operators]."""
         taken, self._table = np.stack(self._table), []
         return taken
 
@@ -142,7 +142,7 @@ class Program:
 
 
 def run_rows(path: Path, table: Array, step: CpuStep) -> None:
-    """Computes operators of one row, without attention, whatever the number of the step's rows."""
+    """Computes operators for a single row, without attention; the step may have more rows."""
     _compute(path, table, step, step.inputs.positions[:1], step.work[:0])
 
 

@@ -18,7 +18,7 @@ Attend = Callable[[Array, Array, Ints, int, Array, int, Array, Array, Array], No
 
 
 class Projection(Protocol):
-    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` are its weights' bytes."""
+    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the size of its weights."""
 
     def __call__(self, x: Array, rows: int, out: Array) -> None: ...
     @property
@@ -47,7 +47,7 @@ class Operators(Protocol):
         """Computes residual += x · multiplier and out = RMSNorm(residual)."""
 
     def norm_heads(self, x: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
-        """Computes RMSNorm of `count` parts of each row in place, of the weight's size, from number `first` on."""
+        """Computes RMSNorm in place, of `count` heads of each row from head `first` on; weight [dim]."""
 
     def accumulate(self, x: Array, residual: Array) -> None:
         """Computes residual += x."""
@@ -64,17 +64,17 @@ class Operators(Protocol):
         """
 
     def attend(self, parts: Array, heads: int, window: int, place: LayerPlace, sinks: Array, out: Array) -> None:
-        """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited; `sinks` are
-        of each head, or none."""
+        """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited; `sinks`
+        [heads], or empty."""
 
     def silu_mul(self, gate_up: Array, out: Array) -> None: ...
     def gelu_mul(self, gate_up: Array, out: Array) -> None: ...
 
 
 class CpuStep:
-    """Implements `Operators` by computing. `arena` comes from `Numerics.held`, in KVLayout's shape.
+    """Implements `Operators` by computing. `arena` comes from `Numerics.arena_view`, in KVLayout's shape.
 
-    `slots` [groups, tokens] and `tables` [groups, rows, blocks] are of all groups of layers.
+    `slots` [groups, tokens] and `tables` [groups, rows, blocks] have an entry for each group of layers.
     """
 
     __slots__ = ("_attend", "adapted_rows", "arena", "factors", "hidden", "inputs", "rows", "slots", "tables", "work")

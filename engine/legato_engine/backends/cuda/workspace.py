@@ -7,13 +7,13 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a step, on which its launches depend. With padding, tokens are written nowhere, rows have no tokens,
-    and samples are unused."""
+    """The size of a step, which determines its launches. Padding tokens are not written, padding rows have no tokens,
+    and padding samples are not used."""
 
     tokens: int
     rows: int
     samples: int  # tokens whose logits are computed
-    prompts: bool  # a row has too many tokens to decode
+    prompts: bool  # a row has more tokens than kernels for decoding take
     adapted: bool = False  # a row has an adapter
 
     def covers(self, other: "Size") -> bool:
@@ -29,8 +29,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest step: tokens, rows, and blocks of one row, each with `block_size` tokens; adapters, and the ranks of
-    one. Each row may sample; `samples` are more if a row samples after several tokens."""
+    """The largest step: tokens, rows, blocks of one row, adapters, and ranks of one adapter. A block has `block_size`
+    tokens. Each row may sample once; `samples` exceeds `rows` if rows sample after several tokens."""
 
     tokens: int
     rows: int
@@ -50,7 +50,7 @@ class Room:
         return Size(self.tokens, self.rows, max(self.rows, self.samples), True, True)
 
     def enlarged(self, size: Size) -> "Room":
-        """This room, or more where the step needs it. Tokens are a multiple of 16."""
+        """This room, enlarged where a step of `size` needs more. Tokens are a multiple of 16."""
         tokens = -(-max(self.tokens, size.tokens, size.rows) // 16) * 16
         return replace(self, tokens=tokens, rows=max(self.rows, size.rows), samples=max(self.samples, size.samples))
 
@@ -58,16 +58,16 @@ class Room:
 class Buffer:
     """Memory of one intermediate result. Its address stays the same until `make_room`."""
 
-    __slots__ = ("_dtype", "_place", "_tensor", "_width")
+    __slots__ = ("_device", "_dtype", "_tensor", "_width")
 
-    def __init__(self, width: int, dtype: torch.dtype, place: torch.device) -> None:
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._width = width
         self._dtype = dtype
-        self._place = place
-        self._tensor = torch.empty(0, width, dtype=dtype, device=place)
+        self._device = device
+        self._tensor = torch.empty(0, width, dtype=dtype, device=device)
 
     def make_room(self, rows: int) -> None:
-        self._tensor = torch.zeros(rows, self._width, dtype=self._dtype, device=self._place)
+        self._tensor = torch.zeros(rows, self._width, dtype=self._dtype, device=self._device)
 
     def take(self, rows: int) -> torch.Tensor:
         """Returns the first rows, [rows, width]."""
@@ -81,16 +81,16 @@ class Workspace:
     A result is valid until the operator computes another one of the same width.
     """
 
-    def __init__(self, place: torch.device) -> None:
-        self._place = place
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._buffers: dict[tuple[str, int, torch.dtype], Buffer] = {}
-        self._sampled: set[Buffer] = set()  # have a row for each token that samples
+        self._sampled: set[Buffer] = set()  # buffers with a row for each sampled token
 
     def buffer(self, operator: str, width: int, dtype: torch.dtype, sampled: bool = False) -> Buffer:
-        """A buffer with a row for each token of a step, or with `sampled` for each token that samples."""
+        """A buffer with a row for each token of a step, or with `sampled` for each sampled token."""
         key = operator, width, dtype
         if key not in self._buffers:
-            self._buffers[key] = Buffer(width, dtype, self._place)
+            self._buffers[key] = Buffer(width, dtype, self._device)
             if sampled:
                 self._sampled.add(self._buffers[key])
         return self._buffers[key]

@@ -36,9 +36,9 @@ def key_of(gateway: int, id: str) -> str:
     return f"{gateway}/{id}"
 
 
-@lru_cache(4096)  # more than the sequences that run: each asks twice in every step
+@lru_cache(4096)  # more than the running sequences, each of which needs it twice in a step
 def split_key(key: str) -> tuple[int, str]:
-    """The gateway and the id in a key of `key_of`."""
+    """The gateway and the id that `key_of` combined."""
     gateway, _, id = key.partition("/")
     return int(gateway), id
 
@@ -82,7 +82,7 @@ class Outbox:
         self.phases.on_started(request)
 
     def report_abort(self, key: str, event: Aborted) -> None:
-        """Adds a Failed frame for a hand-off: other workers may succeed."""
+        """Adds a Failed frame for a hand-off, to be retried because other workers may succeed."""
         code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
         self.fail(key, event.attempt, code, event.reason, "transfer", True)
 
@@ -139,7 +139,7 @@ def _item(emission: Emission, id: str, index: int, sampled: tuple[Sampled, ...],
     tokens: tuple[int, ...] = (sampled[0].token,) if len(sampled) == 1 else tuple([one.token for one in sampled])
     if sampled and sampled[0].logprobs is not None:
         logprobs = tuple([one.logprobs for one in sampled if one.logprobs is not None])
-    return TokenItem(  # by position: names take as long again, for each token
+    return TokenItem(  # positional: keywords would double the time, which each token takes
         id, request.attempt, emission.choice, index, tokens, logprobs, finish,
         request.cached_tokens, request.preempted, request.reserved_blocks, request.peak_blocks,
     )  # fmt: skip

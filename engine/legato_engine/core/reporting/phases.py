@@ -1,4 +1,4 @@
-"""Phases of traced requests: queue, prefill, hand-off, decode. The server makes spans of them.
+"""Phases of traced requests: queue, prefill, hand-off, decode. The server exports them as spans.
 
 A phase is reported when it ends. This module does not use OpenTelemetry.
 """
@@ -29,22 +29,22 @@ class PhaseLog:
         self._ended: list[TracedPhase] = []
 
     def on_arrived(self, request: Request) -> None:
-        """The worker has accepted the request."""
+        """Opens the queue phase of an accepted request."""
         if request.trace:
             self._open[request] = _OpenPhase("queue", request.arrival)
 
     def on_started(self, request: Request) -> None:
-        """The request is in a step for the first time."""
+        """Opens the prefill phase when the request is in a step for the first time."""
         if (phase := self._open.get(request)) is not None and phase.name == "queue":
             self._next(request, "prefill")
 
     def on_prefilled(self, requests: Iterable[Request]) -> None:
-        """Prompts for a hand-off are computed."""
+        """Ends the prefill phase of requests whose prompts were computed for a hand-off."""
         if self._open:
             self.end(requests)
 
     def on_emitted(self, emission: Emission) -> None:
-        """Tokens of a traced request were emitted: it decodes from the first one on."""
+        """Counts emitted tokens of a traced request. Its first token opens the decode phase."""
         request = emission.request
         phase = self._open.get(request)
         if phase is None or phase.name != "decode":
@@ -54,7 +54,7 @@ class PhaseLog:
             self._end(request, finish=emission.finish)
 
     def on_received(self, request: Request, event: Arrived) -> None:
-        """The hand-off to this worker is complete. Until its blocks were granted, the request was queued."""
+        """Adds the complete hand-off to this worker. The queue phase ended when its blocks were granted."""
         if request not in self._open:
             return
         now = self._clock()
@@ -69,7 +69,7 @@ class PhaseLog:
         self._ended.append(TracedPhase(request.trace, "handoff", granted, now, details))
 
     def on_failed(self, key: str, attempt: int, code: str) -> None:
-        """This attempt failed."""
+        """Ends the current phase of a failed attempt with the error code."""
         for request in [r for r in self._open if r.id == key and r.attempt == attempt]:
             self._end(request, error=code)
 
@@ -105,5 +105,5 @@ def _details(request: Request, phase: _OpenPhase, finish: Finish | None) -> dict
         return {"input_tokens": request.prompt_len, "cached_tokens": request.cached_tokens}
     if phase.name != "decode":
         return {}
-    made: dict[str, str | int] = {"choice": request.choice, "output_tokens": phase.tokens}
-    return made if finish is None else {**made, "finish": finish}
+    details: dict[str, str | int] = {"choice": request.choice, "output_tokens": phase.tokens}
+    return details if finish is None else {**details, "finish": finish}

@@ -14,7 +14,7 @@ from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
 
-MOST_PREEMPTIONS = 2  # without progress in between; afterwards a request is not preempted any more
+MOST_PREEMPTIONS = 2  # in a row without progress; then the request is protected
 MOST_EXAMINED = 32  # waiting requests in one step, so that a long queue does not slow steps down
 
 
@@ -38,22 +38,22 @@ class Planner:
         self._cost = cost
         self._rows: list[Row] = []
         self._flight: list[Request] = []
-        self._chunks: ChunkBudget | None = None  # of the step being planned, once a prompt needs it
-        self.held_up = False  # True if a waiting request may be able to start after the last planned step
+        self._chunks: ChunkBudget | None = None  # budget of the step being planned, once a prompt needs it
+        self.held_up = False  # True if a waiting request that was not started might start in the next step
 
     def plan(self) -> tuple[list[Row], list[Request]]:
-        """Returns the rows of the next step and their requests. Copies are in the tables."""
+        """Returns the rows of the next step and their requests. Blocks to copy first are in `BlockTables.copies`."""
         self._rows, self._flight, self._chunks, self.held_up = [], [], None, False
         self._tables.begin_step()
         running, later = self._order_running()
-        preempted, stalled = self._run_on(running, MOST_PREEMPTIONS)
+        preempted, stalled = self._add_running(running, MOST_PREEMPTIONS)
         if later:
             if not preempted:
                 self._start_waiting(self._registry.queue.finish_tag(later[0]))
-            preempted_later, stalled_later = self._run_on(later, MOST_PREEMPTIONS)
+            preempted_later, stalled_later = self._add_running(later, MOST_PREEMPTIONS)
             preempted, stalled = preempted or preempted_later, stalled or stalled_later
-        if stalled and not self._rows:  # all wait for each other's blocks: preempt even the protected ones
-            preempted = self._run_on(tuple(self._registry.running), None)[0] or preempted
+        if stalled and not self._rows:  # all wait for each other's blocks: preempt even protected requests
+            preempted = self._add_running(tuple(self._registry.running), None)[0] or preempted
         if not (preempted and self._rows):  # blocks that were just taken are not given to waiting requests
             self._start_waiting(inf)
         return self._rows, self._flight
@@ -61,8 +61,8 @@ class Planner:
     def plan_ahead(self, batch: Batch, flight: Sequence[Request]) -> tuple[list[Row], list[Request]]:
         """Returns the rows and requests of the step after `batch`, the only one in flight, with requests `flight`.
 
-        Each sequence decodes one more token, in vain if it has ended. Nothing is preempted. Returns no
-        rows if that step cannot be known yet: a prompt goes on, blocks are short, or a request's parameters depend on
+        Each sequence decodes one more token, which is discarded if the sequence has ended. Nothing is preempted.
+        Returns no rows if that step cannot be planned yet: a prompt continues, blocks are short, or sampling depends on
         the token that is being sampled.
         """
         self._rows, self._flight, self._chunks = [], [], None
@@ -80,7 +80,7 @@ class Planner:
 
     def _plan_next(self, request: Request, drawn: Mapping[Request, int | None]) -> bool:
         """Adds the request's row after the step in flight, whose draws are numbered in `drawn`; False if impossible."""
-        if request not in drawn:  # it arrived meanwhile
+        if request not in drawn:  # it arrived after `batch` was planned
             plain = request.remaining == 1 and len(request.choices) == 1 and self._tables.is_exclusive(request)
             if not plain or self._tables.grow(request, request.computed + 1):
                 return False
@@ -90,7 +90,8 @@ class Planner:
         if number is None or not _foreseeable(request):
             return False
         params, prompt_len = request.params, request.prompt_len
-        if known + 1 >= self._limits.max_length or known + 1 - prompt_len >= params.max_tokens:  # it ends
+        # Its last token is being sampled.
+        if known + 1 >= self._limits.max_length or known + 1 - prompt_len >= params.max_tokens:
             return True
         if known >= request.writable and self._tables.grow(request, known + 1):
             return False
@@ -126,8 +127,8 @@ class Planner:
         before = [request for request in prompts if request not in later]
         return [request for request in running if request.remaining <= 1] + before, later
 
-    def _run_on(self, running: Iterable[Request], most: int | None) -> tuple[bool, bool]:
-        """Adds rows for `running`. Returns whether some were preempted, and whether some lack blocks."""
+    def _add_running(self, running: Iterable[Request], most: int | None) -> tuple[bool, bool]:
+        """Adds rows for `running`. Returns whether a request was preempted, and whether one lacks blocks."""
         preempted = stalled = False
         for request in running:
             if not request.schedulable:
@@ -149,7 +150,7 @@ class Planner:
             preempted |= taken
             if lacking:
                 stalled = True
-            elif request.schedulable:  # and not preempted itself
+            elif request.schedulable:  # else it was preempted itself
                 self._add(request, count)
         return preempted, stalled
 
@@ -185,8 +186,8 @@ class Planner:
     def _start_waiting(self, before: float) -> None:
         """Starts waiting requests whose finish tag is at most `before`.
 
-        An incoming transfer needs blocks, but no part of the step: it only waits for earlier requests that lack blocks,
-        too.
+        An incoming transfer needs blocks, but no tokens of the step. It waits only while an earlier request lacks slots
+        or blocks, too.
         """
         with self._admission.one_pass():
             self._start_in_order(before)
@@ -220,8 +221,8 @@ class Planner:
     def _budget(self) -> ChunkBudget:
         """The step's budget for prompts: `chunk_tokens`, and the time that decodes leave of `tpot`.
 
-        The time is limited to `tpot` even without decodes if transfers are incoming, so that these can decode as soon
-        as they arrive. The only sequence here may compute `lone_chunk` tokens.
+        The step is limited to `tpot` even without decodes if transfers are incoming, so that these can decode as soon
+        as they arrive. A sequence that has the worker to itself may compute `lone_chunk` tokens.
         """
         if self._chunks is None:
             tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
@@ -255,8 +256,8 @@ class Planner:
 
 
 def _decode_row(request: Request) -> Row | None:
-    """The row of a single sequence that decodes: only its last token is not computed. None for others. Each sequence
-    needs one in each step, so this makes no further calls."""
+    """The row of a sequence with one choice that decodes, or None. Makes no further calls, because each decoding
+    sequence needs one in each step."""
     tokens, start, known = request.tokens, request.computed, len(request.tokens)
     if start + 1 != known or len(request.choices) != 1 or request.first:
         return None

@@ -20,8 +20,8 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class _Occupied:
-    """Slots of running sequences and of incoming transfers with blocks, and blocks that these are expected to need
-    beyond those they have. None: not counted yet; `grows` is False if no sequence needs more."""
+    """Slots of running sequences and of incoming transfers with blocks, and the further blocks that all of these are
+    expected to need. None: not counted yet; `grows` is False if no sequence will need more."""
 
     slots: int | None = None
     growth: int | None = None
@@ -48,8 +48,8 @@ class AdmissionControl:
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        """Counts running sequences once for all that start within this context: counting them for each would take time
-        proportional to the square of their number. Nothing else may start, grow or end meanwhile."""
+        """Counts running sequences once for all requests that start in this context: one count for each would take
+        quadratic time. No other sequence may start, grow or end meanwhile."""
         self._occupied = _Occupied()
         try:
             yield
@@ -119,7 +119,7 @@ class AdmissionControl:
         return self._tables.count_exclusive(self._paused())
 
     def expected_growth(self, pending: Iterable[Request]) -> int:
-        """Blocks that all sequences that decode here are expected to need beyond those they have or start with.
+        """Further blocks that sequences decoding here are expected to need, beyond those they have or start with.
 
         Waiting sequences and the ones in `pending` transfers are included.
         """
@@ -173,7 +173,7 @@ class AdmissionControl:
             occupied.growth, occupied.grows = occupied.growth + growth, True
 
     def _recount(self) -> None:
-        """Counts again in this pass: some sequence is gone."""
+        """Discards the counts of this pass, because a sequence no longer has slots or blocks."""
         if self._occupied is not None:
             self._occupied = _Occupied()
 
@@ -182,9 +182,9 @@ class AdmissionControl:
         return known if request.room is not None else known + 1
 
     def _paused(self) -> list[Request]:
-        """Paused sequences that may be preempted, in order of precedence; nothing reads or writes their blocks now.
+        """Paused sequences that may be preempted, in order of precedence; no transfer or step uses their blocks now.
 
-        If maximum output is reserved, they are only preempted when no other sequence runs that will free its blocks.
+        If maximum output is reserved, they are preempted only while no other sequence runs, which would free blocks.
         """
         running = self._registry.running
         if self._limits.reserve_maximum and any(request.schedulable for request in running):

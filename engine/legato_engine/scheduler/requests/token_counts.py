@@ -10,7 +10,8 @@ class TokenCounts:
     """The distinct tokens of one sequence, and the number of times that each is in its output.
 
     This is a cache: counts follow from the tokens, which only grow. Each token is read once, when a draw with penalties
-    first needs it. Used by one thread at a time: the sampling one, or between steps the one that forks the sequence.
+    first needs it. Used by one thread at a time: the sampling thread, or between steps the thread that forks the
+    sequence.
     """
 
     __slots__ = ("_ids", "_outputs", "_read")
@@ -55,7 +56,7 @@ class TokenCounts:
 
 
 class DraftedCounts(TokenCounts):
-    """Counts that include drafts after the tokens of a sequence, whose own counts never do: drafts may be rejected."""
+    """Counts for a sequence followed by drafts. The sequence's own counts exclude drafts, which may be rejected."""
 
     __slots__ = ("_sequence",)
 

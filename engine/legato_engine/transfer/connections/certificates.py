@@ -1,7 +1,7 @@
 """The certificate that a worker shows to other workers, and the authority that signs theirs.
 
-They are the files of internal TLS. The core checks them for changes at each new connection. The server follows them,
-too, and reports files that cannot be used.
+Both are files of internal TLS. The core checks them for changes at each new connection. The server also follows them,
+to report unusable files.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from legato_protocol.security.tls_files import Contexts
 
 
 class HandoffCertificates(FollowedFiles[Contexts]):
-    """Both contexts show the certificate of `folder` and require one of the peer, which must also be for `name`."""
+    """Contexts that present the certificate in `folder`, and require a peer with one that is issued for `name`, too."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Raises InvalidFile, also for a certificate that peers with the same files would not accept."""
@@ -43,14 +43,14 @@ def contexts(certificate: Path, key: Path, authority: str) -> Contexts:
     tls_files.trust(made.server, authority)
     tls_files.show(made.client, certificate, key)
     made.server.num_tickets = 0  # no resumption: each connection shows its certificate
-    for context in (made.server, made.client):  # both ends are workers: no older version, no other protocol
+    for context in (made.server, made.client):  # both ends are workers, which need no older version or other protocol
         context.minimum_version = TLSVersion.TLSv1_3
         context.set_alpn_protocols([ALPN])
     return made
 
 
 def _check(made: Contexts, name: str) -> None:
-    """Performs a handshake with itself, to notice a certificate that every peer would refuse."""
+    """Performs a handshake between both contexts, to detect a certificate that every peer would refuse."""
     try:
         one = TLSChannel(made.client, name, connects=True)
         other = TLSChannel(made.server, name, connects=False)

@@ -10,11 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-TOKENS = 16  # of a tile; a step of one tile is sorted by the program that chooses its experts
+TOKENS = 16  # tokens of a tile; a step of one tile is sorted by the program that chooses its experts
 MOST_SPANS = 64
 FIELDS = 3
 _FIELDS = tl.constexpr(FIELDS)
-_BLOCKS = tl.constexpr(32)  # whose experts a program looks up together
+_BLOCKS = tl.constexpr(32)  # blocks whose experts a program looks up in one iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +23,24 @@ class PairBlocks:
 
     The pair of a token and its j-th expert is token · active + j."""
 
-    pairs: torch.Tensor  # int32 [tokens · active]; of padding undefined, at the end
+    pairs: torch.Tensor  # int32 [tokens · active]; undefined at the end, after the pairs of real tokens
     table: torch.Tensor  # int32 [blocks, FIELDS]: expert, first pair, pairs; unused blocks have 0 pairs
-    counts: torch.Tensor  # int32 [MOST_SPANS, experts padded to a power of two]: memory
+    counts: torch.Tensor  # int32 [MOST_SPANS, experts padded to a power of two]: scratch memory
     rows: int
 
 
 def most_blocks(tokens: int, active: int, experts: int, rows: int) -> int:
-    """The most blocks that the pairs of this number of tokens can fill: each expert's last one may be incomplete."""
+    """The maximum number of blocks for the pairs of `tokens` tokens: each expert's last block may be partly full."""
     pairs, most = tokens * active, min(experts, tokens * active)
-    if tokens <= rows:  # a token chooses an expert once
+    if tokens <= rows:  # a token chooses an expert at most once, so each expert needs one block
         return most
     return min(pairs, (pairs + most * (rows - 1)) // rows)
 
 
 @triton.jit
 def _store_pairs(pairs, places, first, token, ACTIVE: tl.constexpr):
-    """Stores the pairs of a tile of tokens; `first` [WIDTH] is the place of each expert's first one. Returns the number
-    of pairs by expert."""
+    """Stores the pairs of a tile of tokens, from index `first` [WIDTH] of each expert on. Returns the number of pairs
+    by expert."""
     taken = (places >= 0).to(tl.int32)
     at = first[None, :] + tl.cumsum(taken, 0) - taken
     tl.store(pairs + at, token[:, None] * ACTIVE + places, mask=places >= 0)
@@ -49,25 +49,26 @@ def _store_pairs(pairs, places, first, token, ACTIVE: tl.constexpr):
 
 @triton.jit
 def _store_blocks(blocks, totals, begin, end, TILE_M: tl.constexpr):
-    """Stores the blocks from `begin` to `end`; totals [WIDTH] are all pairs by expert."""
+    """Stores the blocks from `begin` to `end`; totals [WIDTH] are the numbers of all pairs by expert."""
     expert = tl.arange(0, totals.shape[0])
     count = tl.cdiv(totals, TILE_M)
     last = tl.cumsum(count, 0)
     pair, first_block = tl.cumsum(totals, 0) - totals, last - count
     for first in tl.range(begin, end, _BLOCKS):
         block = first + tl.arange(0, _BLOCKS)
-        behind = block[:, None] - first_block[None, :]
-        mine = (behind >= 0) & (block[:, None] < last[None, :])
-        rows = tl.sum(tl.where(mine, tl.minimum(totals[None, :] - behind * TILE_M, TILE_M), 0), 1)
+        block_of_expert = block[:, None] - first_block[None, :]
+        mine = (block_of_expert >= 0) & (block[:, None] < last[None, :])
+        rows = tl.sum(tl.where(mine, tl.minimum(totals[None, :] - block_of_expert * TILE_M, TILE_M), 0), 1)
         to, inside = blocks + block * _FIELDS, block < end
         tl.store(to, tl.sum(tl.where(mine, expert[None, :], 0), 1), mask=inside)
-        tl.store(to + 1, tl.sum(tl.where(mine, pair[None, :] + behind * TILE_M, 0), 1), mask=inside)
+        tl.store(to + 1, tl.sum(tl.where(mine, pair[None, :] + block_of_expert * TILE_M, 0), 1), mask=inside)
         tl.store(to + 2, rows, mask=inside)
 
 
 @triton.jit
 def arrange_alone(pairs, blocks, places, totals, token, most_blocks, ACTIVE: tl.constexpr, TILE_M: tl.constexpr):
-    """Arranges a step of one tile of tokens; places [TOKENS, WIDTH] as of `route`, totals [WIDTH] their numbers."""
+    """Sorts the pairs of a step of one tile. places [TOKENS, WIDTH] come from `route`; totals [WIDTH] count its pairs
+    by expert."""
     _store_pairs(pairs, places, tl.cumsum(totals, 0) - totals, token, ACTIVE)
     _store_blocks(blocks, totals, 0, most_blocks, TILE_M)
 
@@ -109,14 +110,14 @@ def _arrange(
 
 
 def arrange(
-    numbers: torch.Tensor, starts: torch.Tensor, rows: int, blocks: PairBlocks, experts: int, spans: int, of_span: int
+    numbers: torch.Tensor, starts: torch.Tensor, rows: int, blocks: PairBlocks, experts: int, spans: int, tiles: int
 ) -> None:
     """Sorts the pairs of all tokens before `starts[rows]`, whose experts are `numbers` [tokens, active].
 
-    `blocks` has the counts of `spans` spans, each of `of_span` tiles of tokens."""
+    `blocks.counts` has the counts of `spans` spans, each of which has `tiles` tiles of tokens."""
     most = len(blocks.table)
     _arrange[(spans,)](
-        numbers, starts, blocks.counts, blocks.pairs, blocks.table, rows, spans, of_span, most,
+        numbers, starts, blocks.counts, blocks.pairs, blocks.table, rows, spans, tiles, most,
         triton.cdiv(most, spans), ACTIVE=numbers.shape[1], WIDTH=triton.next_power_of_2(experts), SPANS=MOST_SPANS,
         TOKENS=TOKENS, TILE_M=blocks.rows, num_warps=8,
     )  # fmt: skip
