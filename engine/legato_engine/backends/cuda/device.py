@@ -1,7 +1,8 @@
 """The device of this backend: a CUDA device, or Triton's interpreter, which runs the same layers on the host."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -51,7 +52,7 @@ class Cuda:
         self.chip = f"sm_{device.major}{device.minor}"
         self.processors = device.multi_processor_count
         self.dtypes = DTYPES
-        self._pool: Any = None  # memory shared by graphs, of which one runs at a time
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # share memory, since one of them runs at a time
         # In the steps' stream, copies from pageable memory would wait for steps.
         self._loading = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
         self._capturing = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
@@ -75,15 +76,16 @@ class Cuda:
         return wait
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
+        graph, other = torch.cuda.CUDAGraph(), next(iter(self._graphs), None)
+        pool = None if other is None else other.pool()  # torch refuses the pool of graphs that are all gone
         with torch.cuda.stream(self._capturing):  # as `torch.cuda.graph`, which would wait for the running step
             # Relaxed: other threads copy meanwhile, and cuBLAS loads kernels when they are first launched.
-            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+            graph.capture_begin(pool=pool, capture_error_mode="relaxed")
             try:
                 work()
             finally:
                 graph.capture_end()
-        self._pool = graph.pool()
+        self._graphs.add(graph)
         return graph.replay
 
 
