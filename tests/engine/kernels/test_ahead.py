@@ -4,7 +4,7 @@ import elsewhere
 import pytest
 import uninterpreted
 
-from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu import ahead, prepared
 
 LAUNCH = {
     "kernel": "_double", "grid": [2, 1, 1], "at": {"x": 0, "out": 0}, "scalars": {"count": 100, "SIZE": 64}, "warps": 2,
@@ -42,6 +42,14 @@ def test_what_an_image_was_built_with_is_found_by_its_workers(tmp_path):
     found = uninterpreted.call(elsewhere.found_in_image, str(image), str(cache), "sm_90", "sm_80", "sm_89")
     assert found == [[2, 0], [True, True, False]]
     assert uninterpreted.call(elsewhere.found_in_image, str(tmp_path / "none"), str(cache), "sm_90") == [[0, 0], [True]]
+
+
+def test_without_an_image_the_working_directory_is_not_one(tmp_path, monkeypatch):
+    (tmp_path / "triton" / "entry").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEGATO_PREPARED", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    assert prepared.install() == 0
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,9 @@ def test_what_an_image_was_built_with_is_copied_to_where_it_can_be_written(
 ) -> None:
     (tmp_path / "kernels" / "abc").mkdir(parents=True)
     (tmp_path / "kernels" / "abc" / "kernel.nbc").write_text("code")
+    monkeypatch.chdir(tmp_path)  # of no meaning to a worker outside of images
+    compiled_cache._make(tmp_path / "other" / "abc")
+    assert not [*(tmp_path / "other" / "abc").iterdir()]
     monkeypatch.setenv("LEGATO_PREPARED", str(tmp_path))
     compiled_cache._make(tmp_path / "cache" / "abc")
     assert (tmp_path / "cache" / "abc" / "kernel.nbc").read_text() == "code"

@@ -112,8 +112,8 @@ def _make(target: Path) -> None:
     if target.is_dir():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    prepared = Path(os.environ.get(PREPARED, ""), KERNELS, target.name)
-    if prepared.is_dir():
+    given = os.environ.get(PREPARED)  # without it, the path would be relative: kernels of whoever filled that folder
+    if given and (prepared := Path(given, KERNELS, target.name)).is_dir():
         _copy(prepared, target)
     else:
         target.mkdir(exist_ok=True)

@@ -23,8 +23,10 @@ def install() -> int:
 
     A cache that cannot be written is left as it is: Triton reports that when it compiles.
     """
-    prepared, cache = Path(os.environ.get(PREPARED, ""), FOLDER), Path(triton.knobs.cache.dir)
-    count = 0
+    given, count = os.environ.get(PREPARED), 0
+    if not given:  # a relative path would name what happens to be in the working directory
+        return count
+    prepared, cache = Path(given, FOLDER), Path(triton.knobs.cache.dir)
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
         for entry in sorted(prepared.iterdir()):
