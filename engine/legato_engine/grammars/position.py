@@ -1,4 +1,5 @@
-"""The position of a sequence in its grammar. Used only in the thread that computes masks."""
+"""The position of a sequence in its grammar. Used by one thread at a time: one that computes masks in a
+step, or between steps the scheduler's, which verifies drafts."""
 
 from collections.abc import Sequence
 
