@@ -119,7 +119,7 @@ def by_tiles(real: bool) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
         kernels = bf16_attention if real else emulated_bf16()
         built, out = inputs.build(step.rows, step.arena.shape[4]), torch.full(step.queries.shape, torch.nan).bfloat16()
-        work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles(paths.TILES).held
+        work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles(paths.TILES).arena_view
         given = step.qkv.numpy(), work, built.tables, step.window or 0, SHAPES
         kernels.attention(*given, held(step.arena), step.layer, step.sinks_of_kernel(), step.threads, held(out))
         assert emulated_tiles.faults() == []
