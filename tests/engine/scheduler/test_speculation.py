@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from scheduled_worker import Worker, ask
 
+from legato_engine.scheduler.planning.step_cost import StepCost
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.speculation.draft_cost import DraftCost
 from legato_engine.scheduler.speculation.drafter import Draft
@@ -102,6 +103,13 @@ def test_reported_costs_are_per_token():
     assert any(row.drafts for batch in worker.batches for row in batch.rows)
     last = costs[-1]
     assert 0.02 < last.per_step + last.per_row < 0.09
+
+
+def test_without_a_drafter_steps_do_not_wait_for_a_fit_of_their_cost(monkeypatch):
+    monkeypatch.delattr(StepCost, "plain")
+    worker, client = Worker(), ask(6, max_tokens=9)
+    worker.add(client)
+    worker.run(client)
 
 
 def test_a_step_with_a_prompt_has_no_drafts_and_no_step_samples_more_than_its_memory_holds():

@@ -87,9 +87,11 @@ class Speculation:
 
     def measure(self, work: StepWork, tokens: int, seconds: float) -> None:
         """Adds a step without prompts that took `seconds`, and in which sequences got `tokens`."""
+        if self._drafter is None:  # fitting the cost takes a tenth of a millisecond
+            return
         self._count(work.drafts)
         plain = self._plain.plain(work.rows, work.context) * self._slower
-        if self._drafter is None or plain <= 0 or seconds <= 0 or not work.rows:
+        if plain <= 0 or seconds <= 0 or not work.rows:
             return
         times = seconds / plain
         if not work.drafts:
