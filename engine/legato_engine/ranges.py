@@ -20,6 +20,8 @@ class StepRow(Protocol):
 
     @property
     def tokens(self) -> Sequence[int]: ...
+    @property
+    def drafts(self) -> int: ...
 
 
 class Ranges:
@@ -41,5 +43,5 @@ class Ranges:
         """Opens the range of a step's layers, named by the kinds of its rows."""
         if self._open is None:
             return _OFF
-        prompts = sum(len(row.tokens) > 1 for row in rows)
+        prompts = sum(len(row.tokens) > 1 + row.drafts for row in rows)
         return self._open(DECODE if not prompts else PREFILL if prompts == len(rows) else MIXED)

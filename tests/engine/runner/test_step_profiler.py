@@ -31,12 +31,17 @@ def test_nvtx_ranges_are_opened_and_closed_only_if_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "name"), [([1, 1], "decode"), ([9], "prefill chunk"), ([9, 1], "prefill chunk, decode")]
+    ("rows", "name"),
+    [
+        ([(1, 0), (4, 3)], "decode"),
+        ([(9, 0)], "prefill chunk"),
+        ([(9, 0), (1, 0)], "prefill chunk, decode"),
+    ],
 )
-def test_layers_are_named_by_the_rows_of_the_step(lengths, name):
+def test_layers_are_named_by_the_rows_of_the_step(rows, name):
     opened = []
     ranges = Ranges(lambda name: opened.append(name) or threading.Lock())
-    with ranges.forward([SimpleNamespace(tokens=[0] * length) for length in lengths]):
+    with ranges.forward([SimpleNamespace(tokens=[0] * length, drafts=drafts) for length, drafts in rows]):
         assert opened == [name]
 
 
