@@ -62,5 +62,5 @@ def _mapped() -> Iterator[None]:
     """Raises ProfileFailed."""
     try:
         yield
-    except (RuntimeError, OSError) as error:
-        raise ProfileFailed(f"torch's profiler failed: {error}") from error
+    except (RuntimeError, OSError, AssertionError, ValueError) as error:
+        raise ProfileFailed(f"torch's profiler failed: {str(error) or type(error).__name__}") from error

@@ -10,6 +10,7 @@ import torch
 
 from legato_engine.errors import ProfileFailed
 from legato_engine.ranges import HANDOFF, STEP, Ranges
+from legato_engine.runner import step_profiler
 from legato_engine.runner.step_profiler import TorchProfiler, open_ranges
 from legato_protocol.settings.flags import SettingsError
 
@@ -73,3 +74,14 @@ def test_a_trace_has_the_ranges_of_all_threads_between_start_and_stop(tmp_path):
     profiler.stop()
     with pytest.raises(ProfileFailed):
         profiler.write(tmp_path / "missing" / "trace.json.gz")
+
+
+def test_a_check_of_the_profiler_that_fails_is_reported(monkeypatch):
+    """Nobody would learn of another error: the request would wait for ever, and all later ones be refused."""
+
+    def fail(**_options):
+        raise AssertionError
+
+    monkeypatch.setattr(step_profiler, "profile", fail)
+    with pytest.raises(ProfileFailed, match="torch's profiler failed: AssertionError"):
+        TorchProfiler(Ranges(), gpu=False).start()
