@@ -24,7 +24,7 @@ async def models(client: httpx.AsyncClient) -> list[Mapping[str, Any]]:
     try:
         response = await client.get("/v1/models")
     except httpx.HTTPError as error:
-        raise ValueError(f"cannot reach {url}: {error or type(error).__name__}") from None
+        raise ValueError(f"cannot reach {url}: {str(error) or type(error).__name__}") from None
     if response.status_code != 200:
         raise ValueError(f"{url} answered {response.status_code}: {response.text[:200]}")
     try:

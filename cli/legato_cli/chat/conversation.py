@@ -65,7 +65,7 @@ class ChatConversation:
                         if piece := choice.get("delta", {}).get("content"):
                             yield piece
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise NoReply(f"the connection to the gateway broke off: {error or type(error).__name__}") from None
+            raise NoReply(f"the connection to the gateway broke off: {str(error) or type(error).__name__}") from None
 
     async def _model(self, target: UITarget) -> str:
         """Asks for the model's name each time, because an edit of the manifest may have renamed it."""
@@ -74,7 +74,7 @@ class ChatConversation:
                 response.raise_for_status()
                 return str((await response.json())["data"][0]["id"])
         except (aiohttp.ClientError, TimeoutError, ValueError, LookupError) as error:
-            raise NoReply(f"the gateway does not report its model: {error or type(error).__name__}") from None
+            raise NoReply(f"the gateway does not report its model: {str(error) or type(error).__name__}") from None
 
     def _request(
         self, method: str, target: UITarget, path: str, body: object = None

@@ -1,5 +1,6 @@
 """`legato profile`: one worker's trace in a new file, or the reason why there is none."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -69,6 +70,20 @@ async def test_a_workers_reason_is_passed_on():
     gone = contextlib.nullcontext(OneWorker("127.0.0.1:1"))
     with pytest.raises(ServiceUnavailable, match="worker d0 does not answer"):
         await profile.record(gone, None, ASKED, None)
+
+
+async def test_a_worker_that_is_silent_for_too_long_is_reported(monkeypatch):
+    monkeypatch.setattr(profile, "ANSWER_TIME", 0.01 - ASKED.timeout)
+    over = asyncio.Event()
+
+    async def silent(_request):
+        await over.wait()
+        return web.Response()
+
+    async with serving(silent) as address:
+        with pytest.raises(ServiceUnavailable, match="worker d0 does not answer: TimeoutError"):
+            await profile.record(contextlib.nullcontext(OneWorker(address)), None, ASKED, None)
+        over.set()
 
 
 @pytest.mark.parametrize(
