@@ -74,7 +74,8 @@ async def record(
                     raise ServiceUnavailable(f"{worker.name}: {await _reason(answer)}")
                 trace = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ServiceUnavailable(f"worker {worker.name} does not answer: {str(error) or type(error).__name__}") from None
+            reason = str(error) or type(error).__name__
+            raise ServiceUnavailable(f"worker {worker.name} does not answer: {reason}") from None
     try:
         path.write_bytes(trace)
     except OSError as error:
