@@ -32,7 +32,7 @@ from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.routing import ExpertRouting
 from legato_engine.models.config import ModelConfig
-from legato_engine.models.experts import ExpertsConfig
+from legato_engine.models.hyperparameters.experts import ExpertsConfig
 from legato_engine.weights.expected import projections
 
 Result = dict[str, Any]

@@ -23,7 +23,7 @@ from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs, WindowI
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
-from legato_engine.models.experts import ExpertsConfig
+from legato_engine.models.hyperparameters.experts import ExpertsConfig
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes, projections
 from legato_engine.weights.fingerprint import FileSpan

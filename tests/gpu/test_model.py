@@ -12,7 +12,7 @@ from recorded_graphs import RecordedGraphs
 from legato_engine.backends.cuda.device import Cuda
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.kernels.routing import ExpertRouting
-from legato_engine.models.experts import ExpertsConfig
+from legato_engine.models.hyperparameters.experts import ExpertsConfig
 
 LLAMA = replace(
     LLAMA_3_8B, layers=4, hidden_size=768, heads=12, kv_heads=3, head_dim=64, intermediate_size=1000, vocab_size=3001

@@ -7,10 +7,10 @@ from typing import Any
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.layers.rotation import Rotation
-from legato_engine.models import experts, keys, rope
 from legato_engine.models.architectures import ARCHITECTURES
-from legato_engine.models.experts import ExpertsConfig
-from legato_engine.models.fields import count, flag, kinds, number, size
+from legato_engine.models.hyperparameters import experts, keys, rope
+from legato_engine.models.hyperparameters.experts import ExpertsConfig
+from legato_engine.models.hyperparameters.fields import count, flag, kinds, number, size
 
 _GEMMA, _EXAONE = "Gemma3ForCausalLM", "Exaone4ForCausalLM"
 

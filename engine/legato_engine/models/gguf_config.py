@@ -5,10 +5,10 @@ from math import sqrt
 from typing import Any
 
 from legato_engine.errors import UnsupportedModel
-from legato_engine.models import experts, rope
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import ModelConfig, checked, full_attention
-from legato_engine.models.fields import count, number, size
+from legato_engine.models.hyperparameters import experts, rope
+from legato_engine.models.hyperparameters.fields import count, number, size
 
 # The first architecture of those with one name in GGUF: Mistral is a `llama` there, and so is Mixtral.
 _ARCHITECTURES = {each.gguf: name for name, each in reversed(ARCHITECTURES.items()) if each.gguf}

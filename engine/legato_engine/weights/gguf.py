@@ -17,7 +17,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
-from legato_engine.models import gguf_config, rope
+from legato_engine.models import gguf_config
+from legato_engine.models.hyperparameters import rope
 from legato_engine.weights import gguf_blocks, gguf_parts, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan

@@ -19,7 +19,7 @@ from legato_engine.errors import (
     WrongShape,
 )
 from legato_engine.models import config as configs
-from legato_engine.models import keys
+from legato_engine.models.hyperparameters import keys
 from legato_engine.weights import fused_experts
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json

@@ -20,7 +20,7 @@ from legato_engine.layers.rotation import Rotation
 from legato_engine.models import gguf_config, registry
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import from_huggingface
-from legato_engine.models.keys import KEYS
+from legato_engine.models.hyperparameters.keys import KEYS
 from legato_engine.weights.opening import open_weights
 
 LLAMA3 = {

@@ -5,7 +5,7 @@ from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
-from legato_engine.models.fields import flag, mapping, number, numbers, size
+from legato_engine.models.hyperparameters.fields import flag, mapping, number, numbers, size
 
 SCALINGS = {  # supported types in a config.json, and the numbers that each requires
     "linear": ("factor",),

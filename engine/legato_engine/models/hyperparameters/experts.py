@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.kernels.routing import ExpertRouting, Gating, Scoring
 from legato_engine.layers.experts import ExpertNames, ExpertsShape, SharedExpert
-from legato_engine.models.fields import count, flag, number, size
+from legato_engine.models.hyperparameters.fields import count, flag, number, size
 
 
 class ExpertFamily(NamedTuple):

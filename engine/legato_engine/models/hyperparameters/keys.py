@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from legato_engine.errors import UnsupportedModel
-from legato_engine.models import experts
-from legato_engine.models.fields import mapping
+from legato_engine.models.hyperparameters import experts
+from legato_engine.models.hyperparameters.fields import mapping
 
 
 @dataclass(frozen=True, slots=True)
