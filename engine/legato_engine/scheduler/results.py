@@ -106,6 +106,7 @@ class SchedulerLoad:
     shared_prompt_tokens: int
     paused_blocks: int
     paused: int  # sequences, also waiting ones
+    granted: int  # sequences of incoming transfers that have blocks and a slot
     prompts: int
     prompt_tokens: int
     prefill_cost: PrefillCoefficients | None

@@ -253,6 +253,7 @@ class Scheduler:
             shared_prompt_tokens=self._tables.shared_tokens,
             paused_blocks=self._admission.paused_blocks(),
             paused=sum([r.paused for r in (*self._registry.running, *self._queue, *self.incoming.waiting)]),
+            granted=len(self._admission.reserved),
             prompts=sum(not r.outputs for r in self._queue) + sum(not r.outputs for r in prefilling),
             prompt_tokens=sum(r.uncached for r in self._queue if not r.outputs)
             + sum(r.remaining for r in prefilling if not r.outputs),

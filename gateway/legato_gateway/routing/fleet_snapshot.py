@@ -39,6 +39,7 @@ class WorkerView:
     asked_blocks: int = 0  # that sequences there wait for
     paused_blocks: int = 0  # of sequences that yield to others, since their clients read too slowly
     paused: int = 0  # number of such sequences
+    granted: int = 0  # sequences that have a slot and wait for their KV
     prefill_rate: float = 0.0  # tokens per second; 0 when not measured yet
     prefill_cost: PrefillCoefficients | None = None  # None when not measured yet
     step_time: float = 0.0  # seconds
@@ -86,8 +87,8 @@ class WorkerView:
 
     @property
     def in_flight(self) -> int:
-        """Sequences on it, running or waiting."""
-        return self.running + self.waiting + self.pending_sequences
+        """Sequences on it: running, waiting or being handed over."""
+        return self.running + self.waiting + self.granted + self.pending_sequences
 
     @property
     def crowded(self) -> bool:

@@ -262,6 +262,7 @@ class Fleet:
             asked_blocks=load.pending_blocks if load else 0,
             paused_blocks=load.paused_blocks if load else 0,
             paused=load.paused if load else 0,
+            granted=load.granted if load else 0,
             prefill_rate=load.prefill_rate if load else 0.0,
             prefill_cost=load.prefill_cost if load else None,
             step_time=load.step_time if load else 0.0,

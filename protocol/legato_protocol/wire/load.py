@@ -80,3 +80,4 @@ class Load(Message, tag="load", frozen=True):
     prompts: Count = 0  # of `waiting` and `running`: sequences whose prompt is not computed yet, but will be here
     prompt_tokens: Count = 0  # of `queue_tokens`: tokens of `prompts`; the others belong to preempted sequences
     paused: Count = 0  # of `waiting` and `running`: sequences that yield their slots and blocks to others
+    granted: Count = 0  # sequences of hand-offs that have blocks and a slot here, but no KV yet

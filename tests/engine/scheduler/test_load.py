@@ -13,11 +13,12 @@ def prompts(worker):
 def test_granted_blocks_are_those_of_hand_offs_until_they_commit():
     worker = Worker(num_blocks=16, growth_tokens=0)
     transfer = worker.reserve(ask(9))
-    assert (worker.load.granted_blocks, worker.load.pending_blocks) == (0, 4)
+    assert (worker.load.granted_blocks, worker.load.pending_blocks, worker.load.granted) == (0, 4, 0)
     worker.incoming.grants()
     assert (worker.load.granted_blocks, worker.load.pending_blocks, worker.load.used_blocks) == (4, 0, 4)
+    assert (worker.load.granted, worker.load.running) == (1, 0)
     worker.incoming.abandon(transfer)
-    assert worker.load.granted_blocks == 0
+    assert (worker.load.granted_blocks, worker.load.granted) == (0, 0)
 
 
 def test_pending_blocks_are_those_that_waiting_prompts_ask_for():

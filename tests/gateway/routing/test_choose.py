@@ -233,6 +233,7 @@ def loading(queued):
         # one without slots is full, however light its steps; those of paused sequences count as free
         ((P, worker("d0", slots=4, running=5), worker("d1", running=50)), need(), {}, ("p0", "d1")),
         ((P, worker("d0", slots=4, running=5, paused=1), worker("d1", running=50)), need(), {}, ("p0", "d0")),
+        ((P, worker("d0", slots=4, running=1, granted=4), worker("d1", running=50)), need(), {}, ("p0", "d1")),
         # weights
         (WEIGHED, need(), {"p1": 10}, ("p1", "d1")),
         (WEIGHED, need(), {"p1": 10, "policy": Policy(0, weights=Weights(prefix_cache=1.0))}, ("p0", "d1")),

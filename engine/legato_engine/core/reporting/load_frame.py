@@ -56,6 +56,7 @@ def load_frame(
         step_expected=step_expected,
         paused_blocks=load.paused_blocks,
         paused=load.paused,
+        granted=load.granted,
         adapters=adapters,
         prompts=load.prompts,
         prompt_tokens=load.prompt_tokens,
