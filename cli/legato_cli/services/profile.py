@@ -2,8 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from legato_cli.errors import CannotRun, ServiceUnavailable
 from legato_cli.services import options
@@ -64,23 +66,36 @@ async def record(
     async with source as workers, aiohttp.ClientSession(timeout=timeout) as session:
         worker, token = await workers.find_worker(name)
         path = file or Path(f"{worker.name}.trace.json.gz")
-        if path.exists():
-            raise CannotRun(f"{path} exists (choose another file with --file)")
-        print(f"legato profile: waiting for {request.steps} steps of {worker.name}", file=sys.stderr, flush=True)
-        body, headers = {"steps": request.steps, "timeout": request.timeout}, {"authorization": f"Bearer {token}"}
-        try:
-            async with session.post(f"{worker.url}{TRACE_PATH}", json=body, headers=headers, **worker.trust) as answer:
-                if answer.status != 200:
-                    raise ServiceUnavailable(f"{worker.name}: {await _reason(answer)}")
-                trace = await answer.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise ServiceUnavailable(f"worker {worker.name} does not answer: {reason}") from None
+        with _new_file(path) as out:
+            print(f"legato profile: waiting for {request.steps} steps of {worker.name}", file=sys.stderr, flush=True)
+            body, headers = {"steps": request.steps, "timeout": request.timeout}, {"authorization": f"Bearer {token}"}
+            try:
+                async with session.post(
+                    f"{worker.url}{TRACE_PATH}", json=body, headers=headers, **worker.trust
+                ) as answer:
+                    if answer.status != 200:
+                        raise ServiceUnavailable(f"{worker.name}: {await _reason(answer)}")
+                    out.write(await answer.read())
+            except (aiohttp.ClientError, TimeoutError) as error:
+                reason = str(error) or type(error).__name__
+                raise ServiceUnavailable(f"worker {worker.name} does not answer: {reason}") from None
+    return path
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is removed if the work in this context fails. Raises CannotRun if it exists or cannot be written."""
     try:
-        path.write_bytes(trace)
+        with path.open("xb") as out:
+            try:
+                yield out
+            except BaseException:
+                path.unlink()
+                raise
+    except FileExistsError:
+        raise CannotRun(f"{path} exists (choose another file with --file)") from None
     except OSError as error:
         raise CannotRun(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 async def _reason(answer: "aiohttp.ClientResponse") -> str:

@@ -1,4 +1,4 @@
-"""`legato profile`: one worker's trace in a new file, or the reason why there is none."""
+"""`legato profile`: one worker's trace in a new file, or the reason why nothing was recorded."""
 
 import asyncio
 import contextlib
@@ -52,9 +52,10 @@ async def test_the_trace_is_written_to_a_new_file(folder):
     assert (await _record(answer, folder / "other", "d0")).read_bytes() == b"trace"
     with pytest.raises(CannotRun, match="cannot write missing/x: No such file"):
         await _record(answer, profile.Path("missing/x"))
+    assert len(asked) == 2, "nothing is recorded that could not be kept"
 
 
-async def test_a_workers_reason_is_passed_on():
+async def test_a_workers_reason_is_passed_on(folder):
     async def busy(_request):
         return web.json_response({"error": "another profile is being recorded"}, status=409)
 
@@ -67,6 +68,7 @@ async def test_a_workers_reason_is_passed_on():
     ]:
         with pytest.raises(ServiceUnavailable, match=reason):
             await _record(answer)
+        assert not [*folder.iterdir()]
     gone = contextlib.nullcontext(OneWorker("127.0.0.1:1"))
     with pytest.raises(ServiceUnavailable, match="worker d0 does not answer"):
         await profile.record(gone, None, ASKED, None)
