@@ -101,8 +101,11 @@ def test_replayed_steps_are_eager_ones(name, greedy_draw):
 
 @pytest.mark.parametrize(
     "name",
-    ["phi 4 mini", "gemma 3", "granite", "olmo 2", "smollm 3", "qwen 2 moe", "mixtral", "gpt-oss", "glm 4 moe"],
-)
+    [
+        "phi 4 mini", "gemma 3", "granite", "olmo 2", "olmo 3", "seed oss", "exaone 4", "smollm 3", "qwen 2 moe",
+        "mixtral", "gpt-oss", "glm 4 moe",
+    ],
+)  # fmt: skip
 def test_logits_of_a_family_are_those_of_transformers(name, oracle_of, greedy_draw):
     """Logits after a prompt's first chunk, after its second, and of a decoding row."""
     checkpoint, (tokens,) = RandomCheckpoint(MODELS[name]), prompts(320, (71,))
