@@ -25,15 +25,15 @@ class StepRow(Protocol):
 
 
 class Ranges:
-    """Opens ranges where they are recorded: always by `standing`, and by a profiler while it runs."""
+    """Opens ranges where they are recorded: always by `persistent`, and by a profiler while it runs."""
 
-    def __init__(self, standing: Open | None = None) -> None:
-        self._standing = standing
-        self._open = standing
+    def __init__(self, persistent: Open | None = None) -> None:
+        self._persistent = persistent
+        self._open = persistent
 
     def record(self, by: Open | None) -> None:
         """Ranges are opened by `by` from now on; None: as before."""
-        self._open = by or self._standing
+        self._open = by or self._persistent
 
     def part(self, name: str) -> AbstractContextManager[Any]:
         """Opens a range."""

@@ -69,7 +69,7 @@ class CpuAdaptedRows:
                 items.append((each.adapter.address, at, min(kernels.TOKENS, end - at)))
             first = end
         self.items = np.array(items, kernels.ITEM)
-        projections = max([len(layer.names) for layer in layers], default=0)
+        projections = max([len(layer.names) for layer in layers]) if adapted else 0
         self.inner = np.empty((len(self.order), projections, ranks), np.float32)
         self._numbers = np.arange(len(self.order))
 

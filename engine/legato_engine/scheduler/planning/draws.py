@@ -26,5 +26,5 @@ def reads_tokens(request: Request) -> bool:
     """True if sampling the next token reads those before it."""
     params = request.params
     penalized = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
-    masked = params.bad_words or request.outputs < params.min_tokens
+    masked = params.bad_words or len(request.tokens) - request.prompt_len < params.min_tokens
     return bool(penalized or masked) or request.grammar is not None

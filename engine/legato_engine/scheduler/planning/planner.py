@@ -6,7 +6,7 @@ from math import inf
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.planning.chunk_budget import ChunkBudget
-from legato_engine.scheduler.planning.draws import draw
+from legato_engine.scheduler.planning.draws import draw, reads_tokens
 from legato_engine.scheduler.planning.step_cost import StepCost
 from legato_engine.scheduler.queueing.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.requests.block_tables import BlockTables
@@ -268,12 +268,7 @@ def _decode_row(request: Request) -> Row | None:
 
 def _foreseeable(request: Request) -> bool:
     """True if the token after the next can be sampled while only the device knows the next one."""
-    if request.room is not None or request.grammar is not None or len(request.choices) != 1:
-        return False
-    params = request.params
-    if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty or params.bad_words:
-        return False
-    return len(request.tokens) - request.prompt_len >= params.min_tokens
+    return request.room is None and len(request.choices) == 1 and not reads_tokens(request)
 
 
 def _targets(request: Request, count: int) -> Targets | None:

@@ -15,8 +15,8 @@ from legato_engine.scheduler.speculation.draft_cost import LEARNED, DraftCost
 from legato_engine.scheduler.speculation.drafter import NO_DRAFT, Draft, Drafter
 from legato_protocol.wire.load import DecodeCoefficients
 
-FIRST = 4  # steps without drafts, before the first with some: they show how long such steps take …
-COMPARED = 32  # … as does one after this number of steps with drafts
+FIRST = 4  # steps without drafts before the first step with drafts: they show how long plain steps take
+COMPARED = 32  # steps with drafts after which one is plain, for the same reason
 
 
 class Speculation:
