@@ -38,7 +38,7 @@ PAGES = ("handoff.md", "admission.md", "autoscaling.md")
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one prompt: decoded tokens a second of both, and the share of drafts that were right."""
+    """Decoded tokens per second for one prompt, without drafts and with, and the share of drafts that were right."""
 
     plain: float
     drafted: float

@@ -36,7 +36,7 @@ class Step:
         self.update = cuda.CudaLowRank(cuda.next_layer([], self.layers[0].outputs), *chosen)
 
     def made(self, sizes: dict[str, int], rank: int, dtype: torch.dtype) -> dict[str, Pair]:
-        """Of two of the projections."""
+        """Adapts two of the projections."""
         chosen = [*sizes.items()][rank % 2 :][:2]
         scale = self.inputs**-0.5
         return {

@@ -158,7 +158,7 @@ def test_decisions_are_two_seconds_apart_however_often_passes_are(look):
 
 
 def test_a_size_that_somebody_else_set_is_kept_for_the_window(look):
-    """`kubectl scale` with mode Managed: more workers than needed stay as if they had been wished now."""
+    """`kubectl scale` with mode Managed: more workers than needed stay as if they had been desired now."""
     for now in range(0, 1000, 2):
         look(float(now), IDLE)
     assert not look(1000.0, prefill=6).actions
@@ -422,7 +422,7 @@ def test_what_it_decides_and_changes_is_sent_to_its_journal(look):
 
     class Journal:
         def record_decision(self, service, decision):
-            heard.append(("wished", service.name, decision.pool))
+            heard.append(("recommended", service.name, decision.pool))
 
         def record_change(self, service, decision):
             heard.append(("changed", decision.pool, decision.desired))
@@ -434,7 +434,7 @@ def test_what_it_decides_and_changes_is_sent_to_its_journal(look):
     look()
     look(1002.0, prefill=4, mode="Advisory")
     look.autoscaler.forget("uid")
-    wishes = [("wished", "demo", "decode"), ("wished", "demo", "prefill")]
+    wishes = [("recommended", "demo", "decode"), ("recommended", "demo", "prefill")]
     assert heard == [*wishes, ("changed", "prefill", 4), *wishes, ("forgot", "demo")]
 
 

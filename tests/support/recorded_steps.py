@@ -46,7 +46,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def made_adapters(runner: Runner, config: ModelConfig) -> list[LowRankAdapter]:
-    """Of different ranks and projections."""
+    """Adapters of different ranks and projections."""
     found = []
     for rank, target in ((1, "q_proj"), (17, "_proj"), (64, "o_proj")):
         sizes = {name: size for name, size in projections(config).items() if name.endswith(target)}
@@ -84,7 +84,7 @@ class Repeated(Interpreted):
         return taken
 
 
-def told(name: str, steps: int) -> dict[str, Any]:
+def recorded(name: str, steps: int) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
         device, weights = Repeated(launched), random_weights(name)
@@ -111,9 +111,9 @@ def told(name: str, steps: int) -> dict[str, Any]:
     }
 
 
-def told_by_model(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
+def recorded_by_model(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
     """By model, for a number of random steps: the kernels of a prompt, the number of captured sizes, of updates by
     adapters in one, and of steps that launched something else than was captured, kernels launched outside of graphs,
     and operators that returned new memory; in one process, as starting one takes seconds.
     """
-    return {name: told(name, times(count)) for name, count in steps.items()}
+    return {name: recorded(name, times(count)) for name, count in steps.items()}

@@ -119,7 +119,7 @@ def check(said: Said, offered: list[Function], choice: str) -> None:
 
 
 async def calls(service: Any, family: str, values: Sequence[dict[str, Any]]) -> list[str]:
-    """How answers end that have to call one of some functions, and a certain one."""
+    """The finish reasons of answers that must call one of several functions, or a named one."""
     ends, every = [], functions(family, values)
     async with serving(service, family) as gateway:
         for first in range(0, len(every), OFFERED):

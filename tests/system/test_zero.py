@@ -53,7 +53,7 @@ MARKS = "[...document.querySelectorAll('#chart circle.s-decode')].map(e => Numbe
 
 
 @pytest.mark.skipif(PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed")
-def test_the_page_shows_the_sizes_wished_for_and_why(service: Any, tmp_path: Path) -> None:
+def test_the_page_shows_the_recommended_sizes_and_why(service: Any, tmp_path: Path) -> None:
     """The dashed line and its marks, each decision with its reason, and both in words for who uses the keyboard."""
     assert PROGRAM is not None
     _until_zero(service)
@@ -80,8 +80,8 @@ async def _check(page: browser.BrowserPage, expected: list[str]) -> None:
     while ready[-1][1] != heights[-1]:  # the last worker is still ready in the first samples after the decision
         lines, marks = await page.value(f"[{LINES}, {MARKS}]")
         drawn = dict(lines)  # of several lines of one kind, the last one: that of the sizes
-        ready, wished = (_steps(drawn[kind]) for kind in ("line s-decode", "line recommended s-decode"))
-        heights = [height for _, height in wished]
+        ready, sizes = (_steps(drawn[kind]) for kind in ("line s-decode", "line recommended s-decode"))
+        heights = [height for _, height in sizes]
         await asyncio.sleep(0.1)
     assert min(heights) < heights[-1] == marks[-1], "a worker was recommended, and no longer is"
     last = float(drawn["a-active"].rpartition("L")[2].split()[0])

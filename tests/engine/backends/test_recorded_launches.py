@@ -17,7 +17,7 @@ STEPS = {"gemma 3": 300} | dict.fromkeys(
 
 @pytest.fixture(scope="module")
 def recorded():
-    return uninterpreted.call(recorded_steps.told_by_model, STEPS)
+    return uninterpreted.call(recorded_steps.recorded_by_model, STEPS)
 
 
 @pytest.mark.parametrize("model", STEPS)

@@ -58,7 +58,7 @@ def test_no_more_than_can_have_come_by_then():
 
 
 def test_no_more_than_prefill_lets_through():
-    """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are wished, or at most 3 allowed."""
+    """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are desired, 3 allowed."""
     slow = prefiller(prefill_cost=PrefillCost(1 / 64))
     term = _coming(_traffic(before=0), slow, decoder(), scaling={"prefill": {"max": 3}}, slo={"ttft": "2s"})
     assert term.numbers["arriving"] == pytest.approx(3.0)

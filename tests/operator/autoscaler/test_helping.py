@@ -9,7 +9,7 @@ from legato_operator.autoscaler.signals import Blocks, PrefillCost, Signals
 from legato_operator.autoscaler.window import Window
 
 ONE = {"prefill": 1, "decode": 1}
-QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # nothing was wished lately
+QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # no worker was desired lately
 
 
 def _decide(known, current=ONE, **parts):
