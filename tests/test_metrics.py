@@ -25,19 +25,8 @@ BOUNDED = {
     "what",
 }  # words of the code
 OBJECTS = {
-    "by",
-    "direction",
-    "gpu",
-    "namespace",
-    "objective",
-    "pool",
-    "service",
-    "status",
-    "tenant",
-    "type",
-    "worker",
-    "xid",
-}
+    "by", "direction", "gpu", "namespace", "objective", "pool", "service", "status", "tenant", "type", "worker", "xid",
+}  # fmt: skip
 BASE_UNITS = re.compile(r"_(ms|milliseconds|minutes|hours|kilobytes|mib|percent|perc)(_|$)")
 
 

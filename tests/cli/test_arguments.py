@@ -104,16 +104,8 @@ def test_a_missing_module_of_legato_itself_is_raised_as_a_fault(lacking):
 
 
 COMMANDS = [
-    "chat hello",
-    "describe",
-    "explain scaling",
-    "logs",
-    "record FILE",
-    "scale decode 2",
-    "state",
-    "status",
-    "ui",
-]
+    "chat hello", "describe", "explain scaling", "logs", "record FILE", "scale decode 2", "state", "status", "ui",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

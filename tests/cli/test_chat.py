@@ -106,13 +106,9 @@ async def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer
         person.press("\x04")
         assert await person.process.wait() == 0
     assert [(message["role"], message["content"]) for message in gateway.bodies[-1]["messages"]] == [
-        ("system", "Be brief"),
-        ("user", "one two"),
-        ("assistant", "one two "),
-        ("user", "very slow"),
-        ("assistant", "very slow "),
-        ("user", "three"),
-    ]
+        ("system", "Be brief"), ("user", "one two"), ("assistant", "one two "), ("user", "very slow"),
+        ("assistant", "very slow "), ("user", "three"),
+    ]  # fmt: skip
 
 
 async def test_in_a_pipe_all_of_the_input_is_one_question(gateway, piped):

@@ -291,14 +291,10 @@ def test_logprobs_are_those_of_the_unchanged_logits(choose):
 
 @settings(max_examples=times(50), deadline=None)
 @given(
-    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
-    seed=st.integers(0, 99),
-    ties=st.booleans(),
-    temperature=st.sampled_from([0.05, 0.8, 1.0, 7.0]),
-    top_k=st.sampled_from([0, 1, 2, 40, 700, 2999, 3000, 5000]),
-    top_p=st.sampled_from([1e-6, 0.3, 0.95, 0.999999, 1.0]),
-    min_p=st.sampled_from([0.0, 0.0, 1e-9, 0.05, 1.0]),
-)
+    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]), seed=st.integers(0, 99), ties=st.booleans(),
+    temperature=st.sampled_from([0.05, 0.8, 1.0, 7.0]), top_k=st.sampled_from([0, 1, 2, 40, 700, 2999, 3000, 5000]),
+    top_p=st.sampled_from([1e-6, 0.3, 0.95, 0.999999, 1.0]), min_p=st.sampled_from([0.0, 0.0, 1e-9, 0.05, 1.0]),
+)  # fmt: skip
 def test_both_ways_to_draw_agree(spread: float, seed: int, ties: bool, **mixed: float) -> None:
     """By torch for any device, and by the kernel for processors: whatever the shape of the distribution."""
     logits = random_logits(4, 3000, seed) * spread

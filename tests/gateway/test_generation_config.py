@@ -94,13 +94,9 @@ def test_a_gguf_that_cannot_be_used_is_refused_with_file_and_key(tmp_path):
 
 
 WRONG_ENDS = {
-    '"</s>"': "'</s>' (0 to 99)",
-    "[1, true]": "True (0 to 99)",
-    "-1": "-1 (0 to 99)",
-    "[2, 100]": "100 (0 to 99)",
-    "1.5": "1.5 (0 to 99)",
-    str(list(range(49))): "49 tokens (at most 48)",
-}
+    '"</s>"': "'</s>' (0 to 99)", "[1, true]": "True (0 to 99)", "-1": "-1 (0 to 99)", "[2, 100]": "100 (0 to 99)",
+    "1.5": "1.5 (0 to 99)", str(list(range(49))): "49 tokens (at most 48)",
+}  # fmt: skip
 
 
 def test_ends_of_sequence_that_no_worker_would_take_are_refused_at_the_start(tmp_path):

@@ -184,16 +184,12 @@ def step_inputs(rows: Sequence[Row], block_size: int, drawn: torch.Tensor | None
     of = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(len(of)) - starts[of] + begins[of]
     return StepInputs(
-        tokens=np.concatenate([np.array(row.tokens, np.int64) for row in rows]),
-        positions=positions,
-        slots=tables[of, positions // block_size] * block_size + positions % block_size,
-        starts=starts,
-        lengths=begins + counts,
-        tables=tables,
+        tokens=np.concatenate([np.array(row.tokens, np.int64) for row in rows]), positions=positions,
+        slots=tables[of, positions // block_size] * block_size + positions % block_size, starts=starts,
+        lengths=begins + counts, tables=tables,
         sampled=np.concatenate([np.arange(end - row.samples, end) for end, row in zip(starts[1:], rows, strict=True)]),
-        drawn=drawn,
-        adapted=_adapted(rows, starts),
-    )
+        drawn=drawn, adapted=_adapted(rows, starts),
+    )  # fmt: skip
 
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:

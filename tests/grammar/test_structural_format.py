@@ -35,14 +35,12 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
 @pytest.mark.parametrize(
     ("format", "place", "why"),
     [
-        ({"type": "token", "token": 3}, ".type", "'token' is not supported"),
-        ({"type": []}, ".type", "not supported"),
+        ({"type": "token", "token": 3}, ".type", "'token' is not supported"), ({"type": []}, ".type", "not supported"),
         ({"type": "any_text", "max_tokens": 5}, ".max_tokens", "bounds in tokens"),
         ({"type": "any_text", "excluded": []}, ".excluded", "not supported"),
         ({"type": "any_text", "excludes": [""]}, ".excludes", "none of them empty"),
         ({**INTEGER, "style": "qwen_xml"}, ".style", "only|no other style"),
-        ({**INTEGER, "any_order": True}, ".any_order", "order of the schema"),
-        (sequence(), ".elements", "1 to 1000"),
+        ({**INTEGER, "any_order": True}, ".any_order", "order of the schema"), (sequence(), ".elements", "1 to 1000"),
         (sequence(*[const("a")] * 1001), ".elements", "1 to 1000"),
         ({"type": "any_text", "excludes": ["a"] * 129}, ".excludes", "up to 128"),
         (dispatch(rules=[[str(i), ANY_TEXT] for i in range(129)]), ".rules", "1 to 128"),
@@ -58,12 +56,9 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         ({"type": "repeat", "min": 2, "max": 1, "content": const("a")}, ".max", "at least min"),
         ({"type": "repeat", "min": True, "max": 1, "content": const("a")}, ".min", "a number"),
         (repeated(0, MAX_REPEATS + 1), ".max", "from 0 to 1000, or -1"),
-        (repeated(MAX_REPEATS + 1, -1), ".min", "from 0 to 1000"),
-        (repeated(-1, 1), ".min", "from 0 to 1000"),
-        (repeated(0, -2), ".max", "or -1"),
-        (tagged(INTEGER, []), ".end", "a list of texts"),
-        (triggered(at_least_one="yes"), ".at_least_one", "true or false"),
-        (dispatch(loop=1), ".loop", "true or false"),
+        (repeated(MAX_REPEATS + 1, -1), ".min", "from 0 to 1000"), (repeated(-1, 1), ".min", "from 0 to 1000"),
+        (repeated(0, -2), ".max", "or -1"), (tagged(INTEGER, []), ".end", "a list of texts"),
+        (triggered(at_least_one="yes"), ".at_least_one", "true or false"), (dispatch(loop=1), ".loop", "true or false"),
         (dispatch(rules=[["", INTEGER]]), ".rules", "text, format"),
         (dispatch(rules=[[3, INTEGER]]), ".rules", "text, format"),
         (dispatch(rules=[["a", ANY_TEXT]]), ".rules[0][1]", "without an end"),
@@ -86,7 +81,7 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         (dispatch(rules=[["a", INTEGER], ["b", NOT_SUPPORTED]]), ".rules[1][1].json_schema", "uniq"),
     ],
     ids=lambda value: str(value)[:60],
-)
+)  # fmt: skip
 def test_a_format_that_cannot_be_obeyed_is_refused_with_the_place_in_it(format, place, why):
     refused({"format": format}, f"$.format{place}", why)
 

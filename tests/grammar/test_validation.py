@@ -24,15 +24,11 @@ WITHOUT_EFFECT = [
     {"propertyNames": True, "unevaluatedProperties": {}, "type": "object"},
     *({"type": "string", "format": name} for name in ("password", "poem", "int32")),
     {"type": "array", "items": {"type": "object", "properties": {"format": {"type": "string", "format": "color"}}}},
-    {"uniqueItems": False, "unevaluatedItems": True, "type": "array"},
-    {"not": False},
-    {"if": {"type": "string"}},
-    {"then": False, "else": False},
-    {"type": "array", "contains": {"type": "null"}, "minContains": 0},
-    {"type": "array", "maxContains": 1},
-    {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
+    {"uniqueItems": False, "unevaluatedItems": True, "type": "array"}, {"not": False}, {"if": {"type": "string"}},
+    {"then": False, "else": False}, {"type": "array", "contains": {"type": "null"}, "minContains": 0},
+    {"type": "array", "maxContains": 1}, {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
     {"type": "string", "required": [{}], "properties": {}, "minProperties": 1},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("schema", WITHOUT_EFFECT, ids=json.dumps)
@@ -174,22 +170,15 @@ def test_recursion_that_ends_is_allowed(schema):
 @pytest.mark.parametrize(
     ("kind", "source", "why"),
     [
-        (JSON_SCHEMA, json.dumps(nested(MAX_LEVELS)), "levels"),
-        (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
+        (JSON_SCHEMA, json.dumps(nested(MAX_LEVELS)), "levels"), (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
         (JSON_SCHEMA, "[" * 100_000, "JSON"),
         (JSON_SCHEMA, json.dumps({"properties": {str(i): {} for i in range(2001)}}), "2001 properties"),
         (JSON_SCHEMA, json.dumps({"allOf": PATTERNS}), "combines 25 patterns"),
-        (JSON_SCHEMA, json.dumps(nested_patterns(25)), "combines 25 patterns"),
-        (JSON_SCHEMA, "{", "JSON"),
-        (JSON_SCHEMA, "3", "object or boolean"),
-        (REGEX, "(", "unclosed group"),
-        (REGEX, "a(?=b)", "look-around"),
-        (REGEX, r"(a)\1", "backreferences"),
-        (REGEX, "[a&&b]", "no text matches it"),
-        (RULES, "start: other", "unknown name"),
-        (RULES, 'start: ("a"', "Expected"),
-        (RULES, 'root ::= "a" )', "Expected"),
-        (RULES, 'root ::= nothing\nother ::= "a"', "'nothing' not found"),
+        (JSON_SCHEMA, json.dumps(nested_patterns(25)), "combines 25 patterns"), (JSON_SCHEMA, "{", "JSON"),
+        (JSON_SCHEMA, "3", "object or boolean"), (REGEX, "(", "unclosed group"), (REGEX, "a(?=b)", "look-around"),
+        (REGEX, r"(a)\1", "backreferences"), (REGEX, "[a&&b]", "no text matches it"),
+        (RULES, "start: other", "unknown name"), (RULES, 'start: ("a"', "Expected"),
+        (RULES, 'root ::= "a" )', "Expected"), (RULES, 'root ::= nothing\nother ::= "a"', "'nothing' not found"),
         (RULES, "start: <|im_end|>", "cannot be compiled"),
         (RULES, '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
         (RULES, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(MAX_RULES)) + "\nr500: /a/", "rules"),
@@ -197,12 +186,11 @@ def test_recursion_that_ends_is_allowed(schema):
         (RULES, 'start: "a" inner\ninner: %json\n ' + json.dumps(chain(5000)), "levels"),
         (RULES, f"start: %json // {{}}\n {json.dumps(chain(5000))}", "followed by a JSON schema"),
         (RULES, f"start: %json {json.dumps({'allOf': PATTERNS})}", "combines 25 patterns"),
-        (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"),
-        (CHOICE, "{", "Expecting"),
+        (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"), (CHOICE, "{", "Expecting"),
         ("haiku", "x", "'haiku' are not supported"),
     ],
     ids=lambda value: value[:30],
-)
+)  # fmt: skip
 def test_what_cannot_be_compiled_is_refused_in_words(kind, source, why):
     with pytest.raises(InvalidGrammar, match=why):
         validation.check(kind, source)

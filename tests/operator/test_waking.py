@@ -117,19 +117,13 @@ async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_
 @pytest.mark.parametrize(
     "changes",
     [
-        {"decode": 1},
-        {"prefill": 1},
-        {"mode": "Advisory"},
-        {"mode": "External"},
-        {"deleting": True},
-        {"objects": ()},
-        {"annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}},
-        {"pods": ()},
+        {"decode": 1}, {"prefill": 1}, {"mode": "Advisory"}, {"mode": "External"}, {"deleting": True}, {"objects": ()},
+        {"annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}}, {"pods": ()},
         {"pods": (_gateway(ready=False), _gateway(leaving=True), _gateway(address=""))},
         {"pods": (dataclasses.replace(_gateway(), pool="decode"),)},
     ],
     ids=str,
-)
+)  # fmt: skip
 async def test_who_would_not_start_a_worker_waits_for_no_gateway(waker, gateways, build, changes):
     fields = {"pods": [_gateway()]} | changes
     assert not waker.follow(DEMO, _observed(build, **fields), idle=False)

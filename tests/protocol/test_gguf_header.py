@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 from legato_protocol.model_files.gguf_header import BadGguf, TensorInfo, parse
 
 METADATA = {
-    "general.architecture": "llama",
-    "small": 7,
-    "list": ["ä", "", "long " * 50],
-    "numbers": [1, -2, 3],
-    "flag": True,
+    "general.architecture": "llama", "small": 7, "list": ["ä", "", "long " * 50], "numbers": [1, -2, 3], "flag": True,
     "real": 0.5,
-}
+}  # fmt: skip
 
 
 def string(text):

@@ -133,18 +133,12 @@ CODEX_TOOLS: list[dict[str, Any]] = [
     {"type": "web_search", "external_web_access": False},
 ]
 CODEX: dict[str, Any] = {
-    "model": "smollm2",
-    "instructions": f"You are a coding agent in a terminal.\n\n{GUIDE}\n\n{GUIDE}\n\n{GUIDE}",
-    "tools": CODEX_TOOLS,
-    "parallel_tool_calls": True,
-    "reasoning": {"effort": "medium", "summary": "auto"},
-    "store": False,
-    "stream": True,
-    "include": ["reasoning.encrypted_content"],
-    "prompt_cache_key": "019a2f3c-7e51-7b40-8d7e-2c5b9c1f0a11",
-    "text": {"verbosity": "low"},
+    "model": "smollm2", "instructions": f"You are a coding agent in a terminal.\n\n{GUIDE}\n\n{GUIDE}\n\n{GUIDE}",
+    "tools": CODEX_TOOLS, "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False, "stream": True, "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "019a2f3c-7e51-7b40-8d7e-2c5b9c1f0a11", "text": {"verbosity": "low"},
     "extra_body": {"client_metadata": {"x-codex-installation-id": "8f14e45f"}},
-}
+}  # fmt: skip
 
 
 def _said(role: str, text: str) -> dict[str, Any]:

@@ -17,12 +17,8 @@ def run(name: str, url: str, folder: Path) -> None:
     """
     command = [sys.executable, "-m", "uv", "run", "--quiet", "--no-project", "--python", sys.executable]
     done = subprocess.run(
-        [*command, FOLDER / f"with_{name}.py", url],
-        cwd=folder,
+        [*command, FOLDER / f"with_{name}.py", url], cwd=folder,
         env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"

@@ -23,13 +23,9 @@ from legato_protocol.sampling.parameters import SamplingParams
 CHUNK = 64  # tokens of prompts in one step
 LONGEST = 256  # tokens of a sequence
 WAYS: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.0},
-    {"temperature": 1.0},
-    {"top_k": 5, "min_p": 0.1},
-    {"top_p": 0.9, "repetition_penalty": 1.3},
-    {"logit_bias": {1: 2.0, 7: -2.0}, "logprobs": 3},
-    {"allowed_token_ids": (1, 2, 3), "logprobs": 0},
-)
+    {"temperature": 0.0}, {"temperature": 1.0}, {"top_k": 5, "min_p": 0.1}, {"top_p": 0.9, "repetition_penalty": 1.3},
+    {"logit_bias": {1: 2.0, 7: -2.0}, "logprobs": 3}, {"allowed_token_ids": (1, 2, 3), "logprobs": 0},
+)  # fmt: skip
 
 
 class EvenTokens:

@@ -26,13 +26,9 @@ CRDS = tuple(sorted((Path(__file__).parents[2] / "crds").glob("*.yaml")))
 PROGRAMS = ("etcd", "kube-apiserver")
 START_SECONDS = 120
 CONTROLLERS = (
-    "deployment-controller",
-    "replicaset-controller",
-    "garbage-collector-controller",
-    "namespace-controller",
-    "horizontal-pod-autoscaler-controller",
-    "disruption-controller",
-)
+    "deployment-controller", "replicaset-controller", "garbage-collector-controller", "namespace-controller",
+    "horizontal-pod-autoscaler-controller", "disruption-controller",
+)  # fmt: skip
 ATTEMPTS = 3  # a free port may be taken by another before it is used
 
 

@@ -19,13 +19,9 @@ LARGE = (".safetensors", ".gguf")
 
 
 FILES = {
-    "config.json": b'{"model_type": "llama"}',
-    "tokenizer.json": b"{}",
-    "model.safetensors": WEIGHTS,
-    "README.md": b"a model",
-    "onnx/model.json": b"{}",
-    "pytorch_model.bin": b"the same weights",
-}
+    "config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}", "model.safetensors": WEIGHTS,
+    "README.md": b"a model", "onnx/model.json": b"{}", "pytorch_model.bin": b"the same weights",
+}  # fmt: skip
 
 
 @dataclass

@@ -183,16 +183,12 @@ def _response(answer: dict[str, Any]) -> Said:
     calls = [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
     parts = {kind: [part for item in group for part in item["content"]] for kind, group in items.items()}
     return Said(
-        answer["id"],
-        answer["model"],
-        "".join(part["text"] for part in parts["message"]),
-        "".join(part["text"] for part in parts["reasoning"]),
-        calls,
+        answer["id"], answer["model"], "".join(part["text"] for part in parts["message"]),
+        "".join(part["text"] for part in parts["reasoning"]), calls,
         "length" if answer["status"] == "incomplete" else "calls" if calls else "stop",
         tokens=[(token["token"], token["logprob"]) for part in parts["message"] for token in part["logprobs"]],
-        error=(answer["error"] or {}).get("message", ""),
-        **_usage(answer["usage"], "input_tokens", "output_tokens"),
-    )
+        error=(answer["error"] or {}).get("message", ""), **_usage(answer["usage"], "input_tokens", "output_tokens"),
+    )  # fmt: skip
 
 
 def _of_response_events(events: list[dict[str, Any]]) -> Said:

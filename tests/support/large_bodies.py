@@ -64,20 +64,14 @@ def _keys(size: int) -> bytes:
 
 
 _PROMPTS: dict[str, Part] = {
-    "prompt of -1": _repeated(b"-1"),
-    "prompt of mixed types": _repeated(b'1,"a",null,[2]'),
-    "prompt of ids, the last a string": _repeated(b"7", b'"a"'),
-    "prompt of valid ids": _repeated(b"7"),
-    "prompt of short strings": _repeated(b'"a"'),
-    "prompt of one-token lists": _repeated(b"[7]"),
-    "prompt of empty lists": _repeated(b"[]"),
-    "prompt of one list of -1": _nested(_repeated(b"-1")),
-    "prompt of one list of ids": _nested(_repeated(b"1234")),
-    "prompt of one text": _text(b"x"),
-    "prompt of one text of escapes": _text(b"\\u00e9"),
-    "prompt of one text of wide characters": _text("🎼".encode()),
+    "prompt of -1": _repeated(b"-1"), "prompt of mixed types": _repeated(b'1,"a",null,[2]'),
+    "prompt of ids, the last a string": _repeated(b"7", b'"a"'), "prompt of valid ids": _repeated(b"7"),
+    "prompt of short strings": _repeated(b'"a"'), "prompt of one-token lists": _repeated(b"[7]"),
+    "prompt of empty lists": _repeated(b"[]"), "prompt of one list of -1": _nested(_repeated(b"-1")),
+    "prompt of one list of ids": _nested(_repeated(b"1234")), "prompt of one text": _text(b"x"),
+    "prompt of one text of escapes": _text(b"\\u00e9"), "prompt of one text of wide characters": _text("🎼".encode()),
     "prompt of one number": lambda size: b"9" * size,
-}
+}  # fmt: skip
 
 _MESSAGES: dict[str, Part] = {
     "messages of {}": _repeated(b"{}"),

@@ -297,13 +297,9 @@ def compressed(
     given = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": group, "symmetric": True}
     layers = {"targets": ["Linear"], "weights": given | weights, "input_activations": activations}
     return {
-        "quant_method": "compressed-tensors",
-        "format": format,
-        "config_groups": {"group_0": layers},
-        "ignore": ["lm_head"],
-        "kv_cache_scheme": None,
-        "quantization_status": "compressed",
-    }
+        "quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": layers},
+        "ignore": ["lm_head"], "kv_cache_scheme": None, "quantization_status": "compressed",
+    }  # fmt: skip
 
 
 def gptq_config(bits: int, group: int, **changes: Any) -> dict[str, Any]:

@@ -102,13 +102,9 @@ def recorded(name: str, steps: int) -> dict[str, Any]:
                 runner.logits(made.rows())
                 runner.capture_missing()
     return {
-        "prompt": prompt,
-        "sizes": device.sizes,
-        "updates": device.updates,
-        "differing": device.differing,
-        "outside": sorted({each.kernel for each in launched}),
-        "allocating": sorted(allocations.found),
-    }
+        "prompt": prompt, "sizes": device.sizes, "updates": device.updates, "differing": device.differing,
+        "outside": sorted({each.kernel for each in launched}), "allocating": sorted(allocations.found),
+    }  # fmt: skip
 
 
 def recorded_by_model(steps: dict[str, int]) -> dict[str, dict[str, Any]]:

@@ -238,16 +238,11 @@ class Simulation:
     def submit(self) -> None:
         chance = self.random
         request = self._make_request(
-            seed=chance.randrange(1000),
-            prompt=tuple(range(chance.choice((5, 40, 100)))),
-            max_tokens=chance.choice((1, 5, 20, 40)),
-            choices=chance.choice((1, 1, 2, 3)),
-            deadline=chance.choice((1.0, 20.0, 60.0)),
-            tenant=chance.choice("ab"),
-            priority=chance.choice((0, 0, 1)),
-            stop=chance.choice(((), (), (), ("ab", "kc"))),
-            prompt_logprobs=chance.choice((None, None, 2)),
-        )
+            seed=chance.randrange(1000), prompt=tuple(range(chance.choice((5, 40, 100)))),
+            max_tokens=chance.choice((1, 5, 20, 40)), choices=chance.choice((1, 1, 2, 3)),
+            deadline=chance.choice((1.0, 20.0, 60.0)), tenant=chance.choice("ab"), priority=chance.choice((0, 0, 1)),
+            stop=chance.choice(((), (), (), ("ab", "kc"))), prompt_logprobs=chance.choice((None, None, 2)),
+        )  # fmt: skip
         self.generations.append(self.relay.submit(request))
 
     def work(self) -> None:

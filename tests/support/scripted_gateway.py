@@ -254,16 +254,10 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
     parsers = {name: options.pop(name) for name in ("tool_call_parser", "reasoning_parser") if name in options}
     app_options = {name: options.pop(name) for name in ("tracing", "responses", "allowed_origins") if name in options}
     serving = ServingContext(
-        ModelServing.of_model(tokens, model, **parsers),
-        relay,
-        max_body_bytes=1 << 20,
-        pending_bodies=budget,
-        preparation=PreparationPool(options.pop("processes", None)),
-        streams=streams or StreamPolicy(),
-        clock=clock,
-        clients=clients,
-        **options,
-    )
+        ModelServing.of_model(tokens, model, **parsers), relay, max_body_bytes=1 << 20, pending_bodies=budget,
+        preparation=PreparationPool(options.pop("processes", None)), streams=streams or StreamPolicy(), clock=clock,
+        clients=clients, **options,
+    )  # fmt: skip
     app = application.create(application.Parts(serving, status, entries.append, **app_options))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=JSON)

@@ -7,14 +7,10 @@ from typing import Any
 
 HUB = {"repo": "a/b", "revision": "0" * 40}
 BESIDE: dict[str, Any] = {  # other fields that a part must have
-    "model": {"source": {"builtin": "smollm2-135m-instruct"}},
-    "model.source.huggingFace": HUB,
-    "model.source.pvc": {"claim": "a"},
-    "model.adapters.0": {"name": "a"},
-    "model.adapters.0.source.huggingFace": HUB,
-    "transfer.rdma": {"resource": "rdma/ib"},
-    "engine.speculation": {"method": "PromptLookup"},
-}
+    "model": {"source": {"builtin": "smollm2-135m-instruct"}}, "model.source.huggingFace": HUB,
+    "model.source.pvc": {"claim": "a"}, "model.adapters.0": {"name": "a"}, "model.adapters.0.source.huggingFace": HUB,
+    "transfer.rdma": {"resource": "rdma/ib"}, "engine.speculation": {"method": "PromptLookup"},
+}  # fmt: skip
 
 
 def _with(path: str, value: Any, part: str = "") -> Any:

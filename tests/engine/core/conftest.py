@@ -326,17 +326,10 @@ class World:
         pulse, compute = Pulse(self.network.clock), InlineCompute(step_turns)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         parts = CoreParts(
-            compute,
-            runner,
-            scheduler,
-            events,
-            agent,
-            grammars or Compilations(None),
-            resident,
+            compute, runner, scheduler, events, agent, grammars or Compilations(None), resident,
             AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
-            Profiling(compute, profiler or NoProfiler(), self.network.clock),
-            self.network.clock,
-        )
+            Profiling(compute, profiler or NoProfiler(), self.network.clock), self.network.clock,
+        )  # fmt: skip
         core = Core(ServerChannel(theirs), parts, pulse)
         peer = Peer(name, epoch, link.address if link else b"")
         worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)

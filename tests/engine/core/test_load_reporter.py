@@ -23,16 +23,9 @@ class Quiet:
         self.pool = BlockPool(8, EventLog("epoch"))
         scheduler = Scheduler(SchedulerLimits("unified", 4, 64), self.pool, "revision")
         self.handler = SimpleNamespace(
-            scheduler=scheduler,
-            idle=True,
-            pending=0,
-            adapters=SimpleNamespace(loaded=()),
-            news=False,
-            draining=False,
-            gateways=(1,),
-            order=0,
-            handoffs=None,
-        )
+            scheduler=scheduler, idle=True, pending=0, adapters=SimpleNamespace(loaded=()), news=False, draining=False,
+            gateways=(1,), order=0, handoffs=None,
+        )  # fmt: skip
         self.rates = Rates()
         self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)
         self.now = 0.0

@@ -78,14 +78,10 @@ def parted(output, begun):
 
 @settings(deadline=None, max_examples=times(20))
 @given(
-    begun=st.booleans(),
-    begins=st.booleans(),
-    budget=st.none() | st.integers(0, 12),
-    constrained=st.booleans(),
-    seed=st.integers(0, 1 << 20),
-    temperature=st.sampled_from([0.0, 1.0]),
+    begun=st.booleans(), begins=st.booleans(), budget=st.none() | st.integers(0, 12), constrained=st.booleans(),
+    seed=st.integers(0, 1 << 20), temperature=st.sampled_from([0.0, 1.0]),
     replays=st.lists(st.booleans(), min_size=1, max_size=5),
-)
+)  # fmt: skip
 def test_whatever_a_model_wants_to_say(begun, begins, budget, constrained, seed, temperature, replays):
     made = rules(begun, budget, SCHEMA if constrained else None)
     output = answer(made, seed, temperature, begins, replays)

@@ -41,18 +41,12 @@ def test_any_step_gives_what_the_twin_gives(data):
     prompt = st.tuples(st.sampled_from([0, 0, 16, 37, 64, 100]), st.integers(9, 70))
     rows = draw(st.lists(st.one_of(decoding, decoding, prompt), min_size=1, max_size=5))
     step = Step(
-        rows,
-        group=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16])),
-        kv_heads=draw(st.integers(1, 2)),
-        dim=draw(st.sampled_from([16, 32, 80, 96])),
-        block=draw(st.sampled_from([16, 32, 64])),
-        dtype=draw(st.sampled_from(DTYPES)),
-        padding=(draw(st.integers(0, 3)), draw(st.integers(0, 3))),
-        window=draw(st.sampled_from([None, None, 1, 5, 33, 64])),
-        seed=draw(st.integers(0, 99)),
-        kv=draw(st.sampled_from([None, torch.uint8])),
-        sinks=draw(st.booleans()),
-    )
+        rows, group=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16])), kv_heads=draw(st.integers(1, 2)),
+        dim=draw(st.sampled_from([16, 32, 80, 96])), block=draw(st.sampled_from([16, 32, 64])),
+        dtype=draw(st.sampled_from(DTYPES)), padding=(draw(st.integers(0, 3)), draw(st.integers(0, 3))),
+        window=draw(st.sampled_from([None, None, 1, 5, 33, 64])), seed=draw(st.integers(0, 99)),
+        kv=draw(st.sampled_from([None, torch.uint8])), sinks=draw(st.booleans()),
+    )  # fmt: skip
     decode = decode_config(
         draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 32, 64])), draw(st.integers(1, 8)),
         draw(st.integers(1, 3)),
@@ -71,17 +65,9 @@ def test_head_sizes_of_large_models(slot, group):
     dtype, dim, kv = DTYPES[slot % 3], HEAD_SIZES[slot % 5], (None, torch.uint8)[slot % 2]
     block, tile_n, window = (16, 32, 64)[slot % 3], (64, 16, 32)[slot // 2 % 3], (None, 33, 100)[slot // 3 % 3]
     step = Step(
-        MIXED,
-        group=group,
-        kv_heads=1,
-        dim=dim,
-        block=block,
-        dtype=dtype,
-        window=window,
-        seed=group,
-        kv=kv,
+        MIXED, group=group, kv_heads=1, dim=dim, block=block, dtype=dtype, window=window, seed=group, kv=kv,
         sinks=slot > 2,
-    )
+    )  # fmt: skip
     check(step, decode_config(tile_n=tile_n), prefill_config(64, tile_n))
 
 

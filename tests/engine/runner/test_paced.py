@@ -22,14 +22,9 @@ from legato_protocol.settings.flags import SettingsError
 TIMES = StepTimes(0.5, 0.25, 0.001, 0.01, 0.0001)
 PROFILE = Profile("a test", TIMES, kv_tokens=64, start_seconds=4)
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 2,
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "vocab_size": 300,
-    "max_position_embeddings": 48,
-}
+    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+    "intermediate_size": 32, "vocab_size": 300, "max_position_embeddings": 48,
+}  # fmt: skip
 
 
 class Time:

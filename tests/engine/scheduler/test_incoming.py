@@ -168,16 +168,10 @@ def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not
     [
         (ask(14), Client((*prompt(12), 50, 51)), 3, 2, 3, 12, 5),
         (
-            ask(8, max_tokens=1),
-            ask(8, max_tokens=6),
-            2,
-            1,
-            8,
-            4,
-            1,
+            ask(8, max_tokens=1), ask(8, max_tokens=6), 2, 1, 8, 4, 1,
         ),  # no token follows: its last block is computed here
     ],
-)
+)  # fmt: skip
 def test_cached_blocks_of_a_transfer_are_not_stored_again(first, client, cached, fresh, computed, begin, kept):
     """Nor are their events repeated, and the sequence is computed on from their end."""
     worker = Worker()

@@ -122,16 +122,12 @@ def test_max_length_ends_a_sequence():
 @pytest.mark.parametrize(
     ("length", "max_tokens", "overrides", "reason"),
     [
-        (40, 30, {}, "blocks"),
-        (40, 1, {"room": 1}, "blocks"),
-        (64, 1, {}, "no room for output"),
-        (5, 4, {"choices": tuple(range(65))}, "choices"),
-        (5, 4, {"prompt_len": 1}, "exist already"),
-        (5, 2, {"prompt_len": 3}, "exist already"),
-        (5, 4, {"prompt_len": 0}, "a prompt of 0 tokens in 5"),
+        (40, 30, {}, "blocks"), (40, 1, {"room": 1}, "blocks"), (64, 1, {}, "no room for output"),
+        (5, 4, {"choices": tuple(range(65))}, "choices"), (5, 4, {"prompt_len": 1}, "exist already"),
+        (5, 2, {"prompt_len": 3}, "exist already"), (5, 4, {"prompt_len": 0}, "a prompt of 0 tokens in 5"),
         (5, 4, {"prompt_len": 6}, "a prompt of 6 tokens in 5"),
     ],
-)
+)  # fmt: skip
 def test_what_can_never_run_is_refused_at_once(length, max_tokens, overrides, reason):
     worker = Worker(num_blocks=10)
     with pytest.raises(RequestRejected, match=reason) as refusal:

@@ -57,15 +57,11 @@ def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(state):
 # Incoming transfers
 
 PATHS = {
-    In.PENDING: (),
-    In.ALLOCATED: ("allocate",),
-    In.GRANTED: ("allocate", "grants"),
-    In.REVOKING: ("allocate", "grants", "reclaim"),
-    In.WRITING: ("allocate", "grants", "on_written"),
+    In.PENDING: (), In.ALLOCATED: ("allocate",), In.GRANTED: ("allocate", "grants"),
+    In.REVOKING: ("allocate", "grants", "reclaim"), In.WRITING: ("allocate", "grants", "on_written"),
     In.ADOPTED: ("allocate", "grants", "on_written", "adopt"),
-    In.QUARANTINED: ("allocate", "grants", "on_written", "abandon"),
-    In.ABANDONED: ("abandon",),
-}
+    In.QUARANTINED: ("allocate", "grants", "on_written", "abandon"), In.ABANDONED: ("abandon",),
+}  # fmt: skip
 
 
 def in_state(state):
@@ -169,14 +165,10 @@ def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(name):
 # Outgoing transfers: a running sequence that migrates, beside one that runs on
 
 MIGRATION = {
-    Out.PENDING: (),
-    Out.GRANTED: ("grant",),
-    Out.STOPPING: ("grant", "begin", "finish", "end"),
-    Out.FINISHED: ("grant", "finish"),
-    Out.CANCELLED: ("grant", "cancel"),
-    Out.COMMITTED: ("grant", "finish", "commit"),
+    Out.PENDING: (), Out.GRANTED: ("grant",), Out.STOPPING: ("grant", "begin", "finish", "end"),
+    Out.FINISHED: ("grant", "finish"), Out.CANCELLED: ("grant", "cancel"), Out.COMMITTED: ("grant", "finish", "commit"),
     Out.ABORTED: ("abort",),
-}
+}  # fmt: skip
 KEPT = (Out.GRANTED, Out.STOPPING, Out.FINISHED)
 
 

@@ -131,16 +131,10 @@ class World:
         acts = [(draw.uniform(0, 3), side, "abort") for side in ("sender", "receiver") if draw.random() < 0.15]
         acts += [(draw.uniform(0, 4), "receiver", "revoke") for _ in range(draw.choice([0, 0, 1, 2, 3]))]
         return Job(
-            room,
-            *draw.sample(range(4), 2),
-            [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
-            draw.uniform(0, 1.5),
-            draw.uniform(0, 1.5),
-            acts=acts,
-            prefill=draw.choice([0.0, draw.uniform(0, 2)]),
-            cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
-            repeated=draw.random() < 0.2,
-        )
+            room, *draw.sample(range(4), 2), [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
+            draw.uniform(0, 1.5), draw.uniform(0, 1.5), acts=acts, prefill=draw.choice([0.0, draw.uniform(0, 2)]),
+            cached=draw.choice([0.0, 0.0, draw.random(), 1.0]), repeated=draw.random() < 0.2,
+        )  # fmt: skip
 
     def run(self, mischief):
         pending = sorted(mischief, key=lambda act: act[0])

@@ -126,13 +126,9 @@ def test_what_is_not_the_peers_next_message_ends_the_connection(connected, what)
     one, other = connected
     first, second = one.wrap(b"first"), one.wrap(b"second")
     wrong = {
-        "two in one": first + second,
-        "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:],
-        "repeated": first,
-        "out of order": second,
-        "foreign": random.Random(1).randbytes(50),
-        "alert": b"\x15\x03\x03\x00\x02\x02\x28",
-    }
+        "two in one": first + second, "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:], "repeated": first,
+        "out of order": second, "foreign": random.Random(1).randbytes(50), "alert": b"\x15\x03\x03\x00\x02\x02\x28",
+    }  # fmt: skip
     if what == "repeated":
         assert other.receive(first) == b"first"
     with refuses("or more than one" if what == "two in one" else "TLS with it failed"):

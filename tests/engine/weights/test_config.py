@@ -77,15 +77,10 @@ def test_rotary_factors_of_a_gguf_are_part_of_its_config_unless_they_are_packed(
 
 
 LLAMA_GGUF = {
-    "general.architecture": "llama",
-    "llama.block_count": 1,
-    "llama.context_length": 128,
-    "llama.embedding_length": 16,
-    "llama.feed_forward_length": 32,
-    "llama.attention.head_count": 2,
-    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 128, "llama.embedding_length": 16,
+    "llama.feed_forward_length": 32, "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5,
     "llama.vocab_size": 8,
-}
+}  # fmt: skip
 FACTORS = (1.0, 2.0, 4.0, 8.0)
 
 

@@ -19,20 +19,12 @@ from legato_engine.weights.quantization.formats import Element
 DOWN = "model.layers.0.mlp.down_proj"
 FOUR_BITS, EIGHT_BITS = 5.0, 8.5  # with scales, for 32 inputs each
 KEPT = {  # bits per value of codes that CPU kernels take; the others are dequantized
-    "int-quantized": EIGHT_BITS,
-    "pack-quantized W4A16": FOUR_BITS,
-    "pack-quantized W4A16, bfloat16": FOUR_BITS,
-    "pack-quantized W4A16, asymmetric": EIGHT_BITS,
-    "pack-quantized W4A16, channel": FOUR_BITS,
-    "pack-quantized W8A16": EIGHT_BITS,
-    "mxfp4-pack-quantized": EIGHT_BITS,
-    "gptq": FOUR_BITS,
-    "gptq, asymmetric": EIGHT_BITS,
-    "gptq, v2": EIGHT_BITS,
-    "gptq, channel": FOUR_BITS,
-    "gptq, 8 bits": EIGHT_BITS,
+    "int-quantized": EIGHT_BITS, "pack-quantized W4A16": FOUR_BITS, "pack-quantized W4A16, bfloat16": FOUR_BITS,
+    "pack-quantized W4A16, asymmetric": EIGHT_BITS, "pack-quantized W4A16, channel": FOUR_BITS,
+    "pack-quantized W8A16": EIGHT_BITS, "mxfp4-pack-quantized": EIGHT_BITS, "gptq": FOUR_BITS,
+    "gptq, asymmetric": EIGHT_BITS, "gptq, v2": EIGHT_BITS, "gptq, channel": FOUR_BITS, "gptq, 8 bits": EIGHT_BITS,
     "awq": EIGHT_BITS,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)

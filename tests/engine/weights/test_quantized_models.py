@@ -51,16 +51,11 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
 DEQUANTIZED, KEPT = "of 14 weights, 14 dequantized to float32", "of 14 weights, 14 kept as codes"
 DENSE_FOLDERS = [
     ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, for dynamic activations): {DEQUANTIZED}"),
-    ("float-quantized, channel", "auto", DEQUANTIZED),
-    ("int-quantized", "auto", KEPT),
-    ("pack-quantized W4A16, bfloat16", "auto", KEPT),
-    ("pack-quantized W8A16", "auto", KEPT),
-    ("gptq", "auto", f"gptq (4-bit integers, a scale per 128 inputs): {KEPT}"),
-    ("gptq", "float32", DEQUANTIZED),
-    ("gptq, act order", "auto", DEQUANTIZED),
-    ("gptq, 8 bits", "auto", KEPT),
-    ("awq", "auto", KEPT),
-]
+    ("float-quantized, channel", "auto", DEQUANTIZED), ("int-quantized", "auto", KEPT),
+    ("pack-quantized W4A16, bfloat16", "auto", KEPT), ("pack-quantized W8A16", "auto", KEPT),
+    ("gptq", "auto", f"gptq (4-bit integers, a scale per 128 inputs): {KEPT}"), ("gptq", "float32", DEQUANTIZED),
+    ("gptq, act order", "auto", DEQUANTIZED), ("gptq, 8 bits", "auto", KEPT), ("awq", "auto", KEPT),
+]  # fmt: skip
 DENSE, MOE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 GPT_OSS = "gpt-oss in MXFP4"
 EXPERTS_DEQUANTIZED, EXPERTS_KEPT = (text.replace("14", "32") for text in (DEQUANTIZED, KEPT))

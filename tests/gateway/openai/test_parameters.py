@@ -35,23 +35,14 @@ class Numeric(NamedTuple):
 
 
 NUMERIC = [
-    Numeric("temperature", 0.0, 2.0),
-    Numeric("top_p", 0.0, 1.0),
-    Numeric("min_p", 0.0, 1.0),
-    Numeric("presence_penalty", -2.0, 2.0),
-    Numeric("frequency_penalty", -2.0, 2.0),
-    Numeric("repetition_penalty", 0.01, 100.0),
-    Numeric("seed", -(1 << 63), (1 << 64) - 1),
-    Numeric("top_k", -1, LARGEST),
-    Numeric("n", 1, 128),
-    Numeric("priority", -1000, 1000),
-    Numeric("top_logprobs", 0, 20, also={"logprobs": True}),
-    Numeric("logprobs", 0, 20, COMPLETION),
-    Numeric("best_of", 1, 128, COMPLETION),
-    Numeric("max_tokens", 1, LARGEST),
-    Numeric("max_completion_tokens", 1, LARGEST),
-    Numeric("min_tokens", 0, LARGEST),
-]
+    Numeric("temperature", 0.0, 2.0), Numeric("top_p", 0.0, 1.0), Numeric("min_p", 0.0, 1.0),
+    Numeric("presence_penalty", -2.0, 2.0), Numeric("frequency_penalty", -2.0, 2.0),
+    Numeric("repetition_penalty", 0.01, 100.0), Numeric("seed", -(1 << 63), (1 << 64) - 1),
+    Numeric("top_k", -1, LARGEST), Numeric("n", 1, 128), Numeric("priority", -1000, 1000),
+    Numeric("top_logprobs", 0, 20, also={"logprobs": True}), Numeric("logprobs", 0, 20, COMPLETION),
+    Numeric("best_of", 1, 128, COMPLETION), Numeric("max_tokens", 1, LARGEST),
+    Numeric("max_completion_tokens", 1, LARGEST), Numeric("min_tokens", 0, LARGEST),
+]  # fmt: skip
 BEYOND_CONTEXT = {"max_tokens", "max_completion_tokens", "min_tokens"}  # their largest fits in no model's context
 
 

@@ -94,21 +94,15 @@ async def test_fields_without_effect_or_that_ask_for_nothing_are_taken(gateway):
 
 
 WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"suffix": "x"}, "suffix", "unsupported_value"),
-    ({"max_tokens": -1, "echo": True}, "max_tokens", None),
-    ({"prompt_logprobs": 21}, "prompt_logprobs", None),
-    ({"prompt_logprobs": -1}, "prompt_logprobs", None),
+    ({"suffix": "x"}, "suffix", "unsupported_value"), ({"max_tokens": -1, "echo": True}, "max_tokens", None),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", None), ({"prompt_logprobs": -1}, "prompt_logprobs", None),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
-    ({"best_of": 3, "stream": True}, "best_of", None),
-    ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
-    ({"n": 65, "prompt": ["a", "b"]}, "n", None),
-    ({"best_of": 1, "n": 2}, "best_of", None),
-    ({"prompt": ""}, "prompt", None),
-    ({"prompt": [300]}, "prompt", None),
-    ({"prompt": [-1]}, "prompt[0]", None),
+    ({"best_of": 3, "stream": True}, "best_of", None), ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
+    ({"n": 65, "prompt": ["a", "b"]}, "n", None), ({"best_of": 1, "n": 2}, "best_of", None),
+    ({"prompt": ""}, "prompt", None), ({"prompt": [300]}, "prompt", None), ({"prompt": [-1]}, "prompt[0]", None),
     ({"prompt": "x" * 1000}, "prompt", "context_length_exceeded"),
     ({"prompt": "x" * 990, "max_tokens": 11}, "prompt", "context_length_exceeded"),
-]
+]  # fmt: skip
 
 
 async def test_wrong_completions_are_named(gateway):

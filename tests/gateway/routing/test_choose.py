@@ -109,15 +109,11 @@ def test_few_tokens_left_are_prefilled_where_the_prefix_is(cached, local):
 @pytest.mark.parametrize(
     ("fault", "of_prefill"),  # a prefill worker holds only the prompt
     [
-        ({"ready": False}, {}),
-        ({"draining": True}, {}),
-        ({"broken": True}, {}),
-        ({"max_length": 400}, {"max_length": 300}),
-        ({"num_blocks": 20}, {"num_blocks": 10}),
-        ({"kv_revision": "r2"}, {}),
-        ({"credits": 1, "pending_sequences": 1}, {}),
+        ({"ready": False}, {}), ({"draining": True}, {}), ({"broken": True}, {}),
+        ({"max_length": 400}, {"max_length": 300}), ({"num_blocks": 20}, {"num_blocks": 10}),
+        ({"kv_revision": "r2"}, {}), ({"credits": 1, "pending_sequences": 1}, {}),
     ],
-)
+)  # fmt: skip
 def test_unfit_workers_are_left_out_and_named(fault, of_prefill):
     wanted, good = need(kv_revision="r1"), (worker("p0", queue_tokens=900), worker("d0", running=20))
     for bad in (worker("p1", **fault | of_prefill), worker("d1", **fault)):

@@ -35,17 +35,13 @@ OTHERS_ADD = [
     lambda live: live["spec"]["ports"][0].update(protocol="TCP"),
 ]
 CHANGED_OR_TAKEN = [
-    lambda live: live["metadata"]["labels"].pop("a"),
-    lambda live: live["metadata"].pop("labels"),
-    lambda live: live["spec"].update(replicas=3),
-    lambda live: live["spec"].update(args=["y", "x"]),
-    lambda live: live["spec"]["args"].append("z"),
-    lambda live: live["spec"]["containers"].clear(),
+    lambda live: live["metadata"]["labels"].pop("a"), lambda live: live["metadata"].pop("labels"),
+    lambda live: live["spec"].update(replicas=3), lambda live: live["spec"].update(args=["y", "x"]),
+    lambda live: live["spec"]["args"].append("z"), lambda live: live["spec"]["containers"].clear(),
     lambda live: live["spec"]["containers"][0]["env"][0].update(value="2"),
-    lambda live: live["spec"]["ports"].append({"port": 3}),
-    lambda live: live["spec"]["ports"].reverse(),
+    lambda live: live["spec"]["ports"].append({"port": 3}), lambda live: live["spec"]["ports"].reverse(),
     lambda live: live["spec"].update(containers="text"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", [*OTHERS_ADD, *CHANGED_OR_TAKEN])

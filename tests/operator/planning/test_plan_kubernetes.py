@@ -140,17 +140,11 @@ def test_pool_status_counts_workers_that_stay(build):
     (patch,) = actions(_plan(item, pods=pods), PatchStatus)
     assert patch.ref.name == "demo-decode"
     assert patch.status == {
-        "observedGeneration": 1,
-        "replicas": 2,
-        "readyReplicas": 1,
-        "effectiveReplicas": 1,
-        "ready": "1/1",
+        "observedGeneration": 1, "replicas": 2, "readyReplicas": 1, "effectiveReplicas": 1, "ready": "1/1",
         "cappedBy": None,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
-        "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"],
-        "recommended": None,
-        "reason": None,
-    }
+        "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"], "recommended": None, "reason": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

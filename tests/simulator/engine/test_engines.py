@@ -142,13 +142,9 @@ SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.intege
 @pytest.mark.parametrize("kind", ENGINES)
 @settings(max_examples=times(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(ARRIVALS, max_size=40),
-    st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5),
-    st.booleans(),
-    st.sampled_from((5000, 20_000)),
-    st.sampled_from((2000.0, 1e12)),
-    st.sampled_from(((), (), (100, 900))),
-)
+    st.lists(ARRIVALS, max_size=40), st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5), st.booleans(),
+    st.sampled_from((5000, 20_000)), st.sampled_from((2000.0, 1e12)), st.sampled_from(((), (), (100, 900))),
+)  # fmt: skip
 def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desired, unified, kv_tokens, rate, windows):
     bounds = {"prefill": {"min": 0, "max": 0 if unified else 4}, "decode": {"min": 1, "max": 4}}
     _, result, _ = serve(

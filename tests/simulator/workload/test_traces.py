@@ -57,20 +57,13 @@ def _request(**changes):
 
 BAD_MOONCAKE = [
     ('{"timestamp": 600, "input_length": 600}', "missing required field `output_length`"),
-    (_request(timestamp=-1), ">= 0"),
-    (_request(input_length=-6), ">= 1"),
-    (_request(input_length=0), ">= 1"),
-    (_request(output_length=-1), ">= 0"),
-    (_request(input_length=1.5), "Expected `int`"),
-    (_request(timestamp=float("nan")), "invalid character"),
-    (_request().replace("600", "1e999"), "out of range"),
-    (_request(input_length=10_000_001), "<= 10000000"),
-    (_request(timestamp=499), "0.001 s before the line above it"),
+    (_request(timestamp=-1), ">= 0"), (_request(input_length=-6), ">= 1"), (_request(input_length=0), ">= 1"),
+    (_request(output_length=-1), ">= 0"), (_request(input_length=1.5), "Expected `int`"),
+    (_request(timestamp=float("nan")), "invalid character"), (_request().replace("600", "1e999"), "out of range"),
+    (_request(input_length=10_000_001), "<= 10000000"), (_request(timestamp=499), "0.001 s before the line above it"),
     (_request(input_length=512, hash_ids=[1, 2]), "2 hash_ids for 512 tokens"),
-    ('{"timestamp": 600, "input_length"', "truncated"),
-    ("[" * 100_000, ""),
-    ("hello", ""),
-]
+    ('{"timestamp": 600, "input_length"', "truncated"), ("[" * 100_000, ""), ("hello", ""),
+]  # fmt: skip
 BAD_AZURE = [
     ("2023-11-16 18:17:03,4808", "2 fields (expected 3)"),
     ("2023-11-16 18:17:03,4808,10,1", "4 fields (expected 3)"),

@@ -28,14 +28,9 @@ def _reason(service: Any, **options: Any) -> Any:
     """A chat that reasons for a while, and then answers with numbers."""
     reasons = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 150}
     return service.client.chat.completions.create(
-        model="smollm2",
-        messages=[{"role": "user", "content": "Which numbers are prime?"}],
-        temperature=1.0,
-        seed=11,
-        max_tokens=500,
-        extra_body=reasons | {"structured_outputs": {"regex": NUMBERS}},
-        **options,
-    )
+        model="smollm2", messages=[{"role": "user", "content": "Which numbers are prime?"}], temperature=1.0, seed=11,
+        max_tokens=500, extra_body=reasons | {"structured_outputs": {"regex": NUMBERS}}, **options,
+    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("reasoning")

@@ -195,14 +195,10 @@ def test_what_tags_cannot_enforce_is_required_as_json(argument, more):
 
 STRICT = {  # whether an answer is allowed with a strict function: as text and calls, or with a schema for its text
     True: [
-        "It rains.",
-        "",
-        "a < b <tool",
-        f"A moment.\n{tag(PARIS)}",
-        f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
+        "It rains.", "", "a < b <tool", f"A moment.\n{tag(PARIS)}", f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
     ],
     False: [tag(NO_CITY), f"{tag(PARIS)}\n{tag(NO_CITY)}", "<tool_call>", tag('{"name": "other", "arguments": {}}')],
-}
+}  # fmt: skip
 WITH_SCHEMA = {True: ['{"x": 1}', tag(PARIS)], False: ["It rains.", '{"x": "1"}', tag(NO_CITY)]}
 
 

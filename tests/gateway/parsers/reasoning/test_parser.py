@@ -74,23 +74,9 @@ def test_other_models_have_other_marks():
 
 
 PIECES = [
-    "<think>",
-    "</think>",
-    "<thi",
-    "nk>",
-    "</",
-    "<response>",
-    "</response>",
-    "</resp",
-    "[THINK]",
-    "[/THINK]",
-    " ",
-    "\n",
-    "a",
-    "<",
-    "é",
-    "b c",
-]
+    "<think>", "</think>", "<thi", "nk>", "</", "<response>", "</response>", "</resp", "[THINK]", "[/THINK]", " ", "\n",
+    "a", "<", "é", "b c",
+]  # fmt: skip
 TEXT = st.lists(st.sampled_from(PIECES)).map("".join)
 
 

@@ -60,19 +60,9 @@ VALUES = "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-
 VALUED = {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}
 
 WRITTEN_TYPES = {
-    "text": 'a < b\n</p> "\\d"\n',
-    "count": "3",
-    "on": "True",
-    "list": "['a', None]",
-    "either": "null",
-    "grade": "a",
-    "all": "5",
-    "more": "{}",
-    "note": "[1] and more",
-    "deep": "5",
-    "odd": "x",
-    "lines": '{"a": "one\ntwo \\d"}',
-}
+    "text": 'a < b\n</p> "\\d"\n', "count": "3", "on": "True", "list": "['a', None]", "either": "null", "grade": "a",
+    "all": "5", "more": "{}", "note": "[1] and more", "deep": "5", "odd": "x", "lines": '{"a": "one\ntwo \\d"}',
+}  # fmt: skip
 TYPES = WRITTEN_TYPES | {"count": 3, "on": True, "list": ["a", None], "either": None, "more": {}}
 TYPES["lines"] = {"a": "one\ntwo \\d"}
 
@@ -311,23 +301,12 @@ def test_arguments_are_told_while_they_are_written():
 
 WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
 TAGS = [
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "<function=f>",
-    "<parameter=",
-    "</parameter>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<function=f>", "<parameter=", "</parameter>",
     "</function>",
-]
+]  # fmt: skip
 TAGS += [
-    "<start_function_call>call:f{",
-    "<escape>",
-    "<end_function_call>",
-    "<|tool_call>call:f{",
-    '<|"|>',
-    "<tool_call|>",
-]
+    "<start_function_call>call:f{", "<escape>", "<end_function_call>", "<|tool_call>call:f{", '<|"|>', "<tool_call|>",
+]  # fmt: skip
 PARTS = [*WORDS.split(), *TAGS, '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
 TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 

@@ -260,15 +260,10 @@ def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before
 @pytest.mark.parametrize(
     "ended",
     [
-        {"stopping": True},
-        {"leaving": True},
-        {"failed": True},
-        {"lost": True},
-        {"state": None, "ready": False},
-        {"state": None, "address": ""},
-        {"chunk": GOOD},
+        {"stopping": True}, {"leaving": True}, {"failed": True}, {"lost": True}, {"state": None, "ready": False},
+        {"state": None, "address": ""}, {"chunk": GOOD},
     ],
-)
+)  # fmt: skip
 def test_another_starts_instead_of_a_worker_that_is_to_end_and_none_is_recalled(planned, ended):
     made = planned(_pod(NEW), _draining(**ended), target=2)
     assert (_recalled(made), len(made.start)) == ([], 1)

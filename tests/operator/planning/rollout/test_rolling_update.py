@@ -48,19 +48,11 @@ class Pool:
 @pytest.mark.parametrize(
     ("given", "target", "bounds"),
     [
-        ((1, 0), 10, (1, 0)),
-        ((0, 3), 2, (0, 3)),
-        (("25%", "25%"), 10, (3, 2)),
-        (("10%", 0), 1, (1, 0)),
-        (("100%", "100%"), 7, (7, 7)),
-        (("29%", 0), 100, (29, 0)),
-        (("0%", "34%"), 3, (0, 1)),
-        (("0%", "33%"), 3, (0, 1)),
-        ((0, "10%"), 9, (0, 1)),
-        ((0, "10%"), 20, (0, 2)),
-        (("25%", "25%"), 0, (0, 1)),
+        ((1, 0), 10, (1, 0)), ((0, 3), 2, (0, 3)), (("25%", "25%"), 10, (3, 2)), (("10%", 0), 1, (1, 0)),
+        (("100%", "100%"), 7, (7, 7)), (("29%", 0), 100, (29, 0)), (("0%", "34%"), 3, (0, 1)),
+        (("0%", "33%"), 3, (0, 1)), ((0, "10%"), 9, (0, 1)), ((0, "10%"), 20, (0, 2)), (("25%", "25%"), 0, (0, 1)),
     ],
-)
+)  # fmt: skip
 def test_percentages_are_of_the_desired_number_as_deployments_count(given, target, bounds):
     """A surge is rounded up, unavailable workers down; where neither is left, one is replaced at a time."""
     rollout = Rollout(maxSurge=given[0], maxUnavailable=given[1])
