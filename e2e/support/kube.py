@@ -20,15 +20,10 @@ PATIENCE = 300.0  # seconds; only a hang reaches it
 MERGE = "application/merge-patch+json"
 Resource = Literal[
     "events",
-    "horizontalpodautoscalers",
-    "inferenceservices",
-    "networkpolicies",
-    "nodes",
-    "poddisruptionbudgets",
-    "pods",
+    "horizontalpodautoscalers", "inferenceservices", "networkpolicies", "nodes", "poddisruptionbudgets", "pods",
     "secrets",
     "workerpools",
-]
+]  # fmt: skip
 GROUPS: dict[Resource, str] = {
     "events": "/apis/events.k8s.io/v1", "horizontalpodautoscalers": "/apis/autoscaling/v2",
     "inferenceservices": "/apis/serving.legato.dev/v1alpha1", "networkpolicies": "/apis/networking.k8s.io/v1",

@@ -19,12 +19,9 @@ PROMPTS = (
 TOKENS = 24
 # An end of its own would make a stream short, or empty: it would be past what is done to the service meanwhile.
 ASK = {
-    "max_tokens": TOKENS,
-    "temperature": 0,
-    "stream": True,
-    "stream_options": {"include_usage": True},
+    "max_tokens": TOKENS, "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
     "extra_body": {"ignore_eos": True},
-}
+}  # fmt: skip
 
 
 def completion(client: OpenAI, model: str, prompt: str) -> str:

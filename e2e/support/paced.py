@@ -38,19 +38,14 @@ def manifest(
     }
     fields = {
         "model": {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": 8192},
-        "engine": {"runner": "Paced", "profile": "/profiles/paced.json", **(engine or {})},
-        "prefill": pool,
+        "engine": {"runner": "Paced", "profile": "/profiles/paced.json", **(engine or {})}, "prefill": pool,
         "decode": pool,
         "gateway": {
-            "resources": {"requests": {"cpu": "20m", "memory": "150Mi"}},
-            "template": {"spec": pod or {}},
+            "resources": {"requests": {"cpu": "20m", "memory": "150Mi"}}, "template": {"spec": pod or {}},
             **(gateway or {}),
         },
-        "routing": {"localPrefillBelowTokens": 0},
-        "scaling": PAIR,
-        "drain": {"deadline": "30s"},
-        **spec,
-    }
+        "routing": {"localPrefillBelowTokens": 0}, "scaling": PAIR, "drain": {"deadline": "30s"}, **spec,
+    }  # fmt: skip
     objects = [
         _object("v1", "ConfigMap", f"{name}-profile", data={"paced.json": json.dumps(profile)}),
         _object("serving.legato.dev/v1alpha1", "InferenceService", name, spec=fields),

@@ -100,21 +100,14 @@ def inverted(distribution: list[float], at: float) -> int:
 
 
 CASES = [
-    {},
-    *({"temperature": temperature} for temperature in (0.0, 0.3, 2.5)),
-    *({"top_k": count} for count in (1, 5, VOCAB + 9)),
-    *({"top_p": share} for share in (0.01, 0.7)),
-    *({"min_p": share} for share in (0.2, 1.0)),
-    {"top_k": 10, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
-    {"presence_penalty": 1.5},
-    {"frequency_penalty": -1.1, "temperature": 0.0},
-    {"repetition_penalty": 1.8},
+    {}, *({"temperature": temperature} for temperature in (0.0, 0.3, 2.5)),
+    *({"top_k": count} for count in (1, 5, VOCAB + 9)), *({"top_p": share} for share in (0.01, 0.7)),
+    *({"min_p": share} for share in (0.2, 1.0)), {"top_k": 10, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"presence_penalty": 1.5}, {"frequency_penalty": -1.1, "temperature": 0.0}, {"repetition_penalty": 1.8},
     {"repetition_penalty": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.7, "temperature": 0.0},
-    {"logit_bias": {4: 100.0}},
-    {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
+    {"logit_bias": {4: 100.0}}, {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
     *({"min_tokens": least, "stop_token_ids": tuple(range(40)), "temperature": 0.0} for least in (3, 4, 6)),
-    {"min_tokens": 2, "stop_token_ids": tuple(range(40))},
-    {"allowed_token_ids": (7, 3, 49, 7)},
+    {"min_tokens": 2, "stop_token_ids": tuple(range(40))}, {"allowed_token_ids": (7, 3, 49, 7)},
     {"allowed_token_ids": (7, 3, 49), "temperature": 0.0, "logit_bias": {9: 100.0}},
     {"bad_words": tuple((token,) for token in range(45)), "temperature": 0.0},
     {
@@ -122,7 +115,7 @@ CASES = [
         "logit_bias": dict.fromkeys((4, 8, 1, 2), 50.0),
     },
     {"allowed_token_ids": (4, 8, 1), "bad_words": ((9, 4), (5, 9, 8)), "top_k": 3, "presence_penalty": 1.0},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -162,16 +155,12 @@ def test_penalties_read_each_token_once(penalties, choose):
 @given(
     st.lists(
         st.builds(
-            draw,
-            st.lists(st.integers(0, 9)).map(tuple),
-            repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
-            frequency_penalty=st.sampled_from([0.0, 0.5, -1.3]),
-            presence_penalty=st.sampled_from([0.0, 0.9, -0.2]),
+            draw, st.lists(st.integers(0, 9)).map(tuple), repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
+            frequency_penalty=st.sampled_from([0.0, 0.5, -1.3]), presence_penalty=st.sampled_from([0.0, 0.9, -0.2]),
         ),
-        min_size=1,
-        max_size=4,
+        min_size=1, max_size=4,
     )
-)
+)  # fmt: skip
 def test_penalized_logits_are_those_of_the_reference(draws):
     logits = random_logits(len(draws), 12)
     logits[:, 3] = -math.inf

@@ -71,6 +71,5 @@ def _made(name: str, outputs: int, inputs: int) -> Grouped:
     return Grouped(
         element, codes, group, scales(size), ZERO.get(element, 0),
         torch.randint(0, 16, (outputs, groups), dtype=torch.int8) if form.zeros else None,
-        scales(-8 * size) if form.minimum else None,
-        torch.randperm(inputs).int() if form.order else None,
+        scales(-8 * size) if form.minimum else None, torch.randperm(inputs).int() if form.order else None,
     )  # fmt: skip

@@ -93,13 +93,10 @@ def older(structures, triggers=("a",)):
 @pytest.mark.parametrize(
     ("given", "place", "why"),
     [
-        ([], "$", "an object"),
-        ({}, "$.format", "missing"),
-        ({"format": None}, "$.format", "missing"),
+        ([], "$", "an object"), ({}, "$.format", "missing"), ({"format": None}, "$.format", "missing"),
         ({"type": "tag", "format": ANY_TEXT}, "$.type", "structural_tag"),
         ({"format": ANY_TEXT, "strict": True}, "$.strict", "not supported"),
-        ({"format": "any_text"}, "$.format", "an object"),
-        (older(3), "$.structures", "a list"),
+        ({"format": "any_text"}, "$.format", "an object"), (older(3), "$.structures", "a list"),
         (older([3]), "$.structures[0]", "an object"),
         (older([{"begin": "a", "end": "b"}]), "$.structures[0].schema", "missing"),
         (older([{"begin": "a", "end": "b", "schema": 3}]), "$.structures[0].schema", "an ob"),
@@ -109,7 +106,7 @@ def older(structures, triggers=("a",)):
         ({"structures": [{"begin": "a", "end": "b", "schema": {}}]}, "$.triggers", "missing"),
     ],
     ids=lambda value: str(value)[:60],
-)
+)  # fmt: skip
 def test_a_tag_that_cannot_be_obeyed_is_refused_with_the_place_in_it(given, place, why):
     refused(given, place, why)
 

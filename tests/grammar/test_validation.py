@@ -217,17 +217,14 @@ def test_the_deepest_schema_that_is_allowed_fits_the_stack():
 @pytest.mark.parametrize(
     ("kind", "source", "text", "other"),
     [
-        (REGEX, "^[0-9]{3}$", "123", "1234"),
-        (REGEX, r"a\$", "a$", "a"),
-        (REGEX, 'a/b"c', 'a/b"c', "a/b"),
+        (REGEX, "^[0-9]{3}$", "123", "1234"), (REGEX, r"a\$", "a$", "a"), (REGEX, 'a/b"c', 'a/b"c', "a/b"),
         (CHOICE, json.dumps(["red", 'say "é"\n']), 'say "é"\n', "blue"),
-        (RULES, 'start: "a" b+\nb: "x" | "y"', "axy", "a"),
-        (RULES, 'root ::= "a" [0-9]+', "a12", "a"),
+        (RULES, 'start: "a" b+\nb: "x" | "y"', "axy", "a"), (RULES, 'root ::= "a" [0-9]+', "a12", "a"),
         (JSON_SCHEMA, '{"type": "object"}', '{"a": [1, {"b": null}]}', "[]"),
         (JSON_SCHEMA, '{"const": "日本"}', '"日本"', '"日"'),
         (JSON_SCHEMA, '{"properties": {"b": {}, "a": {}}}', '{\n  "b": 1,\n  "a": 2\n}', '{"b": 1,'),
     ],
-)
+)  # fmt: skip
 def test_a_text_matches_as_a_whole(kind, source, text, other):
     assert kind in GRAMMAR_KINDS
     assert matches(kind, source, text)

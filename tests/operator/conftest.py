@@ -37,14 +37,11 @@ GATEWAY_API = Path(__file__).parents[1] / "support" / "gateway_api_httproutes.ya
 FAKE = Path(__file__).with_name("fake_legato.py")
 PROGRAM = (sys.executable, "-SE", str(FAKE))  # without site-packages it starts in half of the time
 QUICK = LocalSettings(
-    announce_interval=0.01,
-    probe_interval_starting=0.02,
-    probe_interval=0.1,
+    announce_interval=0.01, probe_interval_starting=0.02, probe_interval=0.1,
     probe_timeout=3.0,  # not less: where other tests have the processor, a worker that lives must not be killed
-    liveness_misses=2,
-    backoff_first=0.01,
+    liveness_misses=2, backoff_first=0.01,
     backoff_longest=0.5,  # a process that crashes for ever costs little
-)
+)  # fmt: skip
 
 
 def manifest(**spec: Any) -> Object:

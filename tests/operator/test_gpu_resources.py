@@ -61,10 +61,8 @@ ACCELERATORS = (
     [
         (["nvidia.com/gpu"], [SLICE], {}, ""),
         (["nvidia.com/gpu"], [], {}, "spec.decode.resources: must request GPUs (nvidia.com/gpu, " + SLICE),
-        ([], [SLICE], {}, "spec.prefill.resources: must request GPUs"),
-        ([], [SLICE], UNIFIED, ""),
-        ([], [SLICE], PACED, ""),
-        ([], [], FLOAT16, "spec.engine.dtype: Float16 needs workers that request GPUs"),
+        ([], [SLICE], {}, "spec.prefill.resources: must request GPUs"), ([], [SLICE], UNIFIED, ""),
+        ([], [SLICE], PACED, ""), ([], [], FLOAT16, "spec.engine.dtype: Float16 needs workers that request GPUs"),
         ([SLICE], [SLICE], FLOAT16, ""),
         *(([SLICE], [SLICE], {"engine": {"blockSize": size}}, "") for size in support.BLOCK_SIZES),
         *(
@@ -79,11 +77,10 @@ ACCELERATORS = (
             ([], [name], UNIFIED, "")
             for name in ("intel.com/qat", "nvidia.com/hostdev", "gpu.example.com/nic", "example.com/input")
         ),
-        ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""),
-        ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
+        ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""), ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
         ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, not GPUs"),
     ],
-)
+)  # fmt: skip
 def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, more, told):
     refused = _refused(build, prefill, decode, **more)
     assert refused.startswith(told)

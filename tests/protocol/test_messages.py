@@ -14,12 +14,9 @@ from legato_protocol.wire.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
 from legato_protocol.wire.packed_tokens import pack_tokens, unpack_tokens
 
 SAMPLES = {
-    stream.decode_to_worker: TO_WORKER,
-    stream.decode_from_worker: FROM_WORKER,
-    kv_events.decode_event: EVENTS,
-    kv_events.decode_request: REQUESTS,
-    handoff.decode: PEER_MESSAGES,
-}
+    stream.decode_to_worker: TO_WORKER, stream.decode_from_worker: FROM_WORKER, kv_events.decode_event: EVENTS,
+    kv_events.decode_request: REQUESTS, handoff.decode: PEER_MESSAGES,
+}  # fmt: skip
 CASES = [(decode, message) for decode, messages in SAMPLES.items() for message in messages]
 each_message = pytest.mark.parametrize(("decode", "message"), CASES, ids=lambda case: type(case).__name__)
 each_decoder = pytest.mark.parametrize("decode", SAMPLES, ids=lambda decode: f"{decode.__module__}.{decode.__name__}")

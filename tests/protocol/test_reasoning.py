@@ -33,8 +33,5 @@ def test_a_span_is_the_same_in_pieces(begun, output, cut):
     pieces.follow(output[:cut])
     pieces.follow(output[cut:])
     assert (whole.inside, whole.over, whole.count, whole.behind) == (
-        pieces.inside,
-        pieces.over,
-        pieces.count,
-        pieces.behind,
-    )
+        pieces.inside, pieces.over, pieces.count, pieces.behind,
+    )  # fmt: skip

@@ -31,11 +31,8 @@ def schema(required: str = "", **properties: Any) -> dict[str, Any]:
     made = {name: {**TEXT, "description": it} if isinstance(it, str) else it for name, it in properties.items()}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "type": "object",
-        "properties": made,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
+        "type": "object", "properties": made, "required": required.split(), "additionalProperties": False,
+    }  # fmt: skip
 
 
 def _tool(name: str, description: str, input_schema: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -208,22 +208,15 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     server = stack.enter_context(
         _process(
-            scratch / "api.log",
-            str(folder / "kube-apiserver"),
-            f"--etcd-servers={etcd}",
-            f"--cert-dir={scratch / 'certificates'}",
-            f"--secure-port={secure}",
-            "--bind-address=127.0.0.1",
-            f"--token-auth-file={scratch / 'tokens.csv'}",
-            f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-cluster-ip-range=10.0.0.0/16",
-            "--authorization-mode=RBAC",
+            scratch / "api.log", str(folder / "kube-apiserver"), f"--etcd-servers={etcd}",
+            f"--cert-dir={scratch / 'certificates'}", f"--secure-port={secure}", "--bind-address=127.0.0.1",
+            f"--token-auth-file={scratch / 'tokens.csv'}", f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}", "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/16", "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=ImageVolume=true",  # on by itself from 1.35
         )
-    )
+    )  # fmt: skip
     certificate = scratch / "certificates" / "apiserver.crt"
     api = ApiServer(f"https://127.0.0.1:{secure}", token, server, certificate)
     _wait_ready(api)

@@ -60,11 +60,8 @@ CHANGES: dict[str, Any] = {
     f"{pool}.{field}": value
     for pool in ("prefill", "decode")
     for field, value in {
-        "resources.requests": {"cpu": 2} | GPU,
-        "resources.limits": {"cpu": 2},
-        "parallelism.tensor": 2,
-        "template": {"spec": {"nodeSelector": {"a": "b"}}},
-        "replicas": 3,
+        "resources.requests": {"cpu": 2} | GPU, "resources.limits": {"cpu": 2}, "parallelism.tensor": 2,
+        "template": {"spec": {"nodeSelector": {"a": "b"}}}, "replicas": 3,
     }.items()
 }  # fmt: skip
 CHANGES |= {

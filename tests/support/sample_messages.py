@@ -24,8 +24,7 @@ FROM_WORKER = [
         served_elsewhere={"a": TenantService(5, 6)},
     ),
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
-    stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
-    stream.Started("r", 1),
+    stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True), stream.Started("r", 1),
     stream.PromptLogprobs("r1", 1, 1, PackedLogprobs(1, bytes(16), bytes(8), bytes(8))),
     stream.Lost("e", "the core was silent for 15 seconds", True),
 ]  # fmt: skip

@@ -12,17 +12,13 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXTS = [
-    "",
-    "The capital of France is",
-    "   7 apples, 12345 pears and 3.14159 pies",
-    "Hello\n\n\tworld  \r\n  don't they'LL",
-    "naïve café 日本語 Ελληνικά привет ١٢٣",
+    "", "The capital of France is", "   7 apples, 12345 pears and 3.14159 pies",
+    "Hello\n\n\tworld  \r\n  don't they'LL", "naïve café 日本語 Ελληνικά привет ١٢٣",
     "👩‍👩‍👧‍👦 🙂🙂 e\u0301 \u200b \ufeff",
-    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>",
-    "\x00\x01 control \x7f",
+    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>", "\x00\x01 control \x7f",
     "def f(x):\n    return x**2  # ½ ² Ⅷ\n",
     "a" * 3000,
-]
+]  # fmt: skip
 CORPUS = ["the quick brown fox jumps over the lazy dog 0123456789 don't we'll " * 3, *TEXTS] * 3
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}\n{% endfor %}"

@@ -81,18 +81,15 @@ NOWHERE = QUICKSTART.replace("builtin: smollm2-135m-instruct", "path: /no/such/m
     ("words", "text", "message"),
     [
         ("no-such-model", "", "no such file or folder; allowed are a GGUF file"),
-        ("./no/such/file.gguf", "", "no such file or folder"),
-        ("owner/name@main", "", "OWNER/NAME@COMMIT"),
-        (".", "", "config.json"),
-        (f"{BUILTIN} -f m.yaml", "", "not allowed with"),
+        ("./no/such/file.gguf", "", "no such file or folder"), ("owner/name@main", "", "OWNER/NAME@COMMIT"),
+        (".", "", "config.json"), (f"{BUILTIN} -f m.yaml", "", "not allowed with"),
         ("-f none.yaml", "", "No such file or directory"),
         (UP, "spec: {decode: {replica: 2}}", "spec.decode.replica: unknown field; did you mean replicas?"),
         (UP, "a: [", "line 1"),
         (UP, f"{QUICKSTART}  engine: {{numerics: Invariant}}\n", "spec.engine.numerics: Invariant is not"),
-        (UP, NOWHERE, "no such file or folder"),
-        (f"{BUILTIN} --port PORT", "", "port PORT is in use"),
+        (UP, NOWHERE, "no such file or folder"), (f"{BUILTIN} --port PORT", "", "port PORT is in use"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_served_ends_with_2_and_leaves_nothing(words, text, message, tmp_path, monkeypatch, legato):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

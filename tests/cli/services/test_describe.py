@@ -72,13 +72,10 @@ def _scaling():
 
 
 TERMS = [
-    "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)",
-    "fittingWork / minute / utilisation",
-    "fittingWork 150",
-    "Arrivals: 3.33 workers",
-    "grows with a larger scaling.prefill.max: 4 are needed",
+    "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)", "fittingWork / minute / utilisation",
+    "fittingWork 150", "Arrivals: 3.33 workers", "grows with a larger scaling.prefill.max: 4 are needed",
     f"{NOW}  prefill 1 -> 3  Arrivals: 4 needed",
-]
+]  # fmt: skip
 LIMITS = [
     "prefill: 1 -> 3, limited to 2 (Arrivals, capped by scaling.gpuBudget)",
     "decode: 1 -> 1, raised to 2 (",

@@ -168,16 +168,12 @@ def test_sizes_of_steps_that_decode():
 
 ROOM = Room(2048 + 64, 64, 128, 64, samples=64 * 5)
 PADDED = {
-    Size(5, 5, 5, False): Size(8, 8, 8, False),
-    Size(2, 2, 0, False): Size(2, 2, 2, False),
-    Size(17, 1, 0, True): Size(32, 8, 0, True),
-    Size(300, 9, 4, True): Size(320, 64, 64, True),
-    Size(512 + 32, 33, 33, True): Size(576, 64, 64, True),
-    Size(2048 + 63, 64, 64, True): Size(2112, 64, 64, True),
+    Size(5, 5, 5, False): Size(8, 8, 8, False), Size(2, 2, 0, False): Size(2, 2, 2, False),
+    Size(17, 1, 0, True): Size(32, 8, 0, True), Size(300, 9, 4, True): Size(320, 64, 64, True),
+    Size(512 + 32, 33, 33, True): Size(576, 64, 64, True), Size(2048 + 63, 64, 64, True): Size(2112, 64, 64, True),
     Size(5, 1, 5, False): Size(16, 8, 8, False),  # rows that sample after each token
-    Size(64 * 5, 64, 64 * 5, False): Size(320, 64, 320, False),
-    Size(2000, 60, 290, True): Size(2048, 64, 320, True),
-}
+    Size(64 * 5, 64, 64 * 5, False): Size(320, 64, 320, False), Size(2000, 60, 290, True): Size(2048, 64, 320, True),
+}  # fmt: skip
 
 
 def test_padded_sizes_hold_the_step_and_fit_the_room():

@@ -86,16 +86,12 @@ def test_lists_of_an_earlier_step_leave_nothing_behind():
 @given(
     rows=st.lists(
         st.one_of(
-            st.tuples(st.integers(0, 5000), st.integers(0, 8)),
-            st.tuples(st.integers(0, 5000), st.integers(9, 300)),
+            st.tuples(st.integers(0, 5000), st.integers(0, 8)), st.tuples(st.integers(0, 5000), st.integers(9, 300)),
         ),
         min_size=1, max_size=6,
     ),
-    group=st.sampled_from([1, 3, 4, 7, 16]),
-    window=st.sampled_from([None, 1, 100, 999]),
-    tile_m=st.sampled_from([16, 64, 128]),
-    splits=st.integers(1, 8),
-    shortest=st.integers(1, 5),
+    group=st.sampled_from([1, 3, 4, 7, 16]), window=st.sampled_from([None, 1, 100, 999]),
+    tile_m=st.sampled_from([16, 64, 128]), splits=st.integers(1, 8), shortest=st.integers(1, 5),
     processors=st.sampled_from([1, 7, 132]),
 )  # fmt: skip
 @example(

@@ -80,12 +80,9 @@ MIXED = st.fixed_dictionaries(
 
 @settings(max_examples=times(6), deadline=None)
 @given(
-    mixed=st.lists(MIXED, min_size=3, max_size=3),
-    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
-    seed=st.integers(0, 99),
-    ties=st.booleans(),
-    vocab=st.sampled_from(VOCABS),
-)
+    mixed=st.lists(MIXED, min_size=3, max_size=3), spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
+    seed=st.integers(0, 99), ties=st.booleans(), vocab=st.sampled_from(VOCABS),
+)  # fmt: skip
 def test_draws_the_tokens_that_the_kernel_for_processors_draws(
     mixed: list[dict[str, float]], spread: float, seed: int, ties: bool, vocab: int
 ) -> None:

@@ -18,12 +18,9 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
 
 LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
-}
+}  # fmt: skip
 
 
 def yarn(**changes):

@@ -24,12 +24,9 @@ from legato_engine.models.hyperparameters.keys import KEYS
 from legato_engine.weights.opening import open_weights
 
 LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

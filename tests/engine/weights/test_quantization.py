@@ -106,8 +106,7 @@ def test_scales_beyond_float16_are_not_codes(tmp_path: Path) -> None:
 MIXED = [
     ("fp8, blocks", {"modules_to_not_convert": ["model.layers.0"]}),
     ("fp8, tensor, static", {"ignored_layers": ["model.layers.0"]}),
-    ("awq", {"modules_to_not_convert": ["model.layers.0"]}),
-    ("gptq", {"dynamic": {r"-:model\.layers\.0\..*": {}}}),
+    ("awq", {"modules_to_not_convert": ["model.layers.0"]}), ("gptq", {"dynamic": {r"-:model\.layers\.0\..*": {}}}),
     ("pack-quantized W4A16", {"ignore": ["lm_head", r"re:.*layers\.0\..*"]}),
     ("int-quantized", {"ignore": [f"model.layers.0.{part}" for part in (
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
@@ -126,17 +125,14 @@ def test_layers_may_be_left_unquantized(tmp_path: Path, name: str, config: dict[
 BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": "128x128"}
 SPELLINGS = [
     ("float-quantized, block", {"config_groups": {"group_0": {"targets": ["Linear"], "weights": BLOCKS}}}),
-    ("float-quantized, tensor", {"format": "naive-quantized"}),
-    ("int-quantized", {"format": "naive-quantized"}),
-    ("awq", {"version": "GEMM"}),
-    ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
-    ("awq", {"zero_point": False}),
-    ("fp8, tensor, static", {"quant_method": "modelopt", "quant_algo": "FP8"}),
+    ("float-quantized, tensor", {"format": "naive-quantized"}), ("int-quantized", {"format": "naive-quantized"}),
+    ("awq", {"version": "GEMM"}), ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
+    ("awq", {"zero_point": False}), ("fp8, tensor, static", {"quant_method": "modelopt", "quant_algo": "FP8"}),
     ("float-quantized, channel", {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}),
     ("gptq, act order", {"static_groups": True}),
     ("gptq", {"checkpoint_format": None, "format": "gptq", "dynamic": {"+:.*": None}}),
     ("fp8, blocks", {"scale_fmt": "ue8m0", "modules_to_not_convert": None}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "config"), SPELLINGS)

@@ -36,16 +36,13 @@ def test_choices_that_can_run_at_once(slots, most):
 @pytest.mark.parametrize(
     ("others", "seconds"),
     [
-        ((), 1.0),
-        ((worker("p1"),), 0.5),
-        ((worker("p1", queue_tokens=500),), 0.75),
+        ((), 1.0), ((worker("p1"),), 0.5), ((worker("p1", queue_tokens=500),), 0.75),
         ((worker("p1", prefill_rate=0.0),), 0.5),  # not measured yet: as fast as the others
-        ((worker("p1", queue_tokens=500, ready=False),), 1.0),
-        ((worker("p1", queue_tokens=500, draining=True),), 1.0),
+        ((worker("p1", queue_tokens=500, ready=False),), 1.0), ((worker("p1", queue_tokens=500, draining=True),), 1.0),
         ((worker("p1", queue_tokens=500, broken=True),), 1.0),
         ((worker("d0", queue_tokens=500),), 1.0),  # computes no prompts while others do
     ],
-)
+)  # fmt: skip
 def test_prompts_are_computed_by_all_workers_that_prefill_now(others, seconds):
     assert capacity(worker("p0"), *others).seconds(1000) == pytest.approx(seconds)
     broken = [worker(name, broken=True) for name in ("p0", "p1")]

@@ -161,18 +161,15 @@ def test_a_key_says_who_asks():
 
 
 WRONG = [
-    (b"", "truncated"),
-    (b"[]", "Expected `object`"),
-    (_file(a={}), "missing required field `keys`"),
-    (_file(a={"keys": []}), "length >= 1"),
-    (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
+    (b"", "truncated"), (b"[]", "Expected `object`"), (_file(a={}), "missing required field `keys`"),
+    (_file(a={"keys": []}), "length >= 1"), (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
     (_file(a={"keys": [HASH], "maxPriority": 1001}), "<= 1000"),
     (_file(a={"keys": [HASH], "tokensPerMinute": 0}), ">= 1"),
     (_file(a={"keys": [HASH], "maxOutputTokens": 0}), ">= 1"),
     (_file(a={"keys": [HASH, "sk-secret"]}), r"not a hash at \$\.tenants\['a'\]\.keys\[1\]"),
     (_file(a={"keys": [HASH]}, b={"keys": [HASH]}), "also one of 'a'"),
     *((_file(**{name: {"keys": [HASH]}}), "not a valid tenant") for name in ("*", "", "a\nb", "a" * 513)),
-]
+]  # fmt: skip
 
 
 def test_a_wrong_file_is_refused_with_place_and_reason_and_without_a_key():

@@ -21,13 +21,10 @@ def at(address, **conditions):
 def item(name, *endpoints, version="1", family="IPv4", ports=CONTROL):
     """An EndpointSlice, with more in it than is read."""
     return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": name, "resourceVersion": version, "labels": {"kubernetes.io/service-name": "s"}},
-        "addressType": family,
-        "endpoints": list(endpoints),
-        "ports": list(ports),
-    }
+        "addressType": family, "endpoints": list(endpoints), "ports": list(ports),
+    }  # fmt: skip
 
 
 def listed(*items, version="9", ports=PLAIN):
@@ -66,13 +63,10 @@ def test_addresses_of_all_slices_count_ready_or_not():
         item("a", pod("d-0", "10.0.0.1"), ports=()),
         item("a", pod("d-0", "10.0.0.1"), ports=({"name": "http", "port": 80},)),
         item("a", pod("d-0", "10.0.0.1"), ports=({"name": "control"},)),
-        item("a", pod("d-0", "name.example"), family="FQDN"),
-        item("a", pod("d-0", "10.0.0.1", kind="Node")),
-        item("a", pod("d-0")),
-        item("a", {"addresses": ["10.0.0.1"]}),
-        item("a") | {"endpoints": None, "ports": None},
+        item("a", pod("d-0", "name.example"), family="FQDN"), item("a", pod("d-0", "10.0.0.1", kind="Node")),
+        item("a", pod("d-0")), item("a", {"addresses": ["10.0.0.1"]}), item("a") | {"endpoints": None, "ports": None},
     ],
-)
+)  # fmt: skip
 def test_a_slice_without_a_reachable_pod_has_no_worker(useless):
     assert workers(listed(useless, item("b", pod("d-1", "10.0.0.2")))) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
 

@@ -24,22 +24,19 @@ def check(gateway: Any, response: Any, status: int, param: str | None, code: str
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"messages": []}, "messages"),
-    ({"messages": "hi"}, "messages"),
+    ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "<|king|>", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ({"messages": [USER] * 2049}, "messages"),
     ({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": ""}] * 2049}]}, "messages[1].content"),
-    ({"messages": [{"content": "hi"}]}, "messages[0]"),
-    ({"messages": [5]}, "messages[0]"),
+    ({"messages": [{"content": "hi"}]}, "messages[0]"), ({"messages": [5]}, "messages[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
-    ({"top_logprobs": 3}, "top_logprobs"),
-    ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
+    ({"top_logprobs": 3}, "top_logprobs"), ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": True, "every": 1}}, "stream_options"),
-]
+]  # fmt: skip
 
 
 async def test_wrong_values_are_named(gateway):

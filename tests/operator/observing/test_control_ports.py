@@ -94,21 +94,16 @@ async def test_a_worker_drains_and_is_recalled_if_it_agrees(code, recalled):
 ELSEWHERE = {"status": 302, "headers": {"Location": "/elsewhere"}}
 NONSENSE = {
     HttpWorkers: {
-        "an error": {"body": json.dumps(STATE), "status": 503},
-        "no draining": {"body": '{"running": 1}'},
-        "not JSON": {"body": b"{"},
-        "a list": {"body": b"[]"},
+        "an error": {"body": json.dumps(STATE), "status": 503}, "no draining": {"body": '{"running": 1}'},
+        "not JSON": {"body": b"{"}, "a list": {"body": b"[]"},
         "not text": {"body": b"\xff", "content_type": "application/json"},
     },
     HttpGateways: {
-        "unauthorized": {"body": HOLDING, "status": 401},
-        "a negative time": {"body": HOLDING.replace(b"1.5", b"-1.5")},
-        "too long": {"body": HOLDING + b" " * gateway_api.MAX_BYTES},
-        "not JSON": {"body": b"{"},
-        "a list": {"body": b"[]"},
-        "not text": {"body": b"\xff"},
+        "unauthorized": {"body": HOLDING, "status": 401}, "a negative time": {"body": HOLDING.replace(b"1.5", b"-1.5")},
+        "too long": {"body": HOLDING + b" " * gateway_api.MAX_BYTES}, "not JSON": {"body": b"{"},
+        "a list": {"body": b"[]"}, "not text": {"body": b"\xff"},
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ from legato_operator.planning import drift
 DESIRED = {
     "metadata": {"labels": {"a": "1"}},
     "spec": {
-        "replicas": 2,
-        "args": ["x", "y"],
-        "empty": {},
-        "containers": [{"name": "one", "env": [{"name": "A", "value": "1"}]}],
-        "ports": [{"port": 1}, {"port": 2}],
+        "replicas": 2, "args": ["x", "y"], "empty": {},
+        "containers": [{"name": "one", "env": [{"name": "A", "value": "1"}]}], "ports": [{"port": 1}, {"port": 2}],
     },
-}
+}  # fmt: skip
 
 
 def _changed(change):

@@ -179,14 +179,11 @@ def test_pool_status_has_what_the_autoscaler_decided_for_as_long_as_it_decides(b
 @pytest.mark.parametrize(
     ("status", "ready", "settled"),
     [
-        (SERVING, "True", True),
-        ({}, "False", False),
-        (SERVING | {"updatedReplicas": 0}, "True", False),
-        (SERVING | {"observedGeneration": 0}, "True", False),
-        (SERVING | {"replicas": 2}, "True", False),
+        (SERVING, "True", True), ({}, "False", False), (SERVING | {"updatedReplicas": 0}, "True", False),
+        (SERVING | {"observedGeneration": 0}, "True", False), (SERVING | {"replicas": 2}, "True", False),
         (SERVING | {"availableReplicas": 0}, "False", False),
     ],
-)
+)  # fmt: skip
 def test_gateway_is_ready_by_its_deployment(build, status, ready, settled):
     made = _plan(build(), _living(build(), status))
     assert condition(made, "GatewayReady")["status"] == ready

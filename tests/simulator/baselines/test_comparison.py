@@ -55,13 +55,10 @@ def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere
     reported = []
     made = _compare(EASY, HARD, elsewhere=("fixed",), jobs=jobs, progress=reported.append)
     assert [(e.result.workload, e.settings, e.tuned_on, e.elsewhere, e.result.attainment) for e in made.entries] == [
-        ("easy", None, "", False, 0.99),
-        ("easy", Settings(1, 1, Fixed), "easy", False, 0.99),
-        ("easy", Settings(3, 3, Fixed), "hard", True, 0.99),
-        ("hard", None, "", False, 0.99),
-        ("hard", Settings(3, 3, Fixed), "hard", False, 0.99),
-        ("hard", Settings(1, 1, Fixed), "easy", True, 0.5),
-    ]
+        ("easy", None, "", False, 0.99), ("easy", Settings(1, 1, Fixed), "easy", False, 0.99),
+        ("easy", Settings(3, 3, Fixed), "hard", True, 0.99), ("hard", None, "", False, 0.99),
+        ("hard", Settings(3, 3, Fixed), "hard", False, 0.99), ("hard", Settings(1, 1, Fixed), "easy", True, 0.5),
+    ]  # fmt: skip
     assert len(reported) == 6
     assert made.entry("hard", "fixed, tuned on easy") == made.entries[-1]
 

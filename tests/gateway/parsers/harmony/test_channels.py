@@ -14,8 +14,7 @@ CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "
 FINAL = "<|channel|>final<|message|>Sunny.<|return|>"
 F = ("f", '{"a": "}\\n"}')
 ANSWERS = {  # what the model writes: reasoning, text and calls
-    THINK + NEXT + FINAL: ("Let me see.", "Sunny.", []),
-    THINK + NEXT + CALL: ("Let me see.", "", [F]),
+    THINK + NEXT + FINAL: ("Let me see.", "Sunny.", []), THINK + NEXT + CALL: ("Let me see.", "", [F]),
     CALL.replace("commentary", "analysis"): ("", "", [F]),
     f" to=functions.f<|channel|>commentary json<|message|>{F[1]}<|call|>": ("", "", [F]),  # as templates write it
     f"{THINK}{NEXT} to=functions.f<|channel|>commentary<|message|>{F[1]}": ("Let me see.", "", [F]),
@@ -28,23 +27,17 @@ ANSWERS = {  # what the model writes: reasoning, text and calls
     '<|channel|>commentary to=functions.f<|message|>{"a": "\n\\d"}': ("", "", [("f", '{"a": "\\n\\\\d"}')]),
     "<|channel|>commentary to=functions.f<|message|><|call|>": ("", "", [("f", "{}")]),
     "<|channel|>commentary to=functions.f<|message|>print(1)<|call|>": (
-        "",
-        "",
-        [("f", '{"INVALID_JSON": "print(1)"}')],
+        "", "", [("f", '{"INVALID_JSON": "print(1)"}')],
     ),
     "<|channel|>analysis to=browser.search code<|message|>{}<|call|>": ("{}", "", []),
     "<|channel|>commentary to=g<|message|>{}<|call|>": ("{}", "", []),
     "<|channel|>commentary to=functions.a/b<|message|>{}": ("{}", "", []),
     "<|channel|>other<|message|>Sunny.<|end|>lost<|start|>user<|message|>And now?": ("And now?", "Sunny.", []),
     "<|channel|>final<|message|>Sun<|message|>ny.<|channel|>analysis<|message|>x": ("x", "Sunny.", []),
-    "<|channel|>final <|constrain|>json<|message|>{}": ("", "{}", []),
-    "<|message|>Sunny.": ("", "Sunny.", []),
-    "Sunny.\n": ("", "Sunny.\n", []),
-    "Sunny. " * 99: ("", "Sunny. " * 99, []),
-    "<|channel|>ana": ("", "", []),
-    " to=functions": ("", "", []),
-    "": ("", "", []),
-}
+    "<|channel|>final <|constrain|>json<|message|>{}": ("", "{}", []), "<|message|>Sunny.": ("", "Sunny.", []),
+    "Sunny.\n": ("", "Sunny.\n", []), "Sunny. " * 99: ("", "Sunny. " * 99, []), "<|channel|>ana": ("", "", []),
+    " to=functions": ("", "", []), "": ("", "", []),
+}  # fmt: skip
 
 
 def read(text, size=1, header="", functions=("f",), complete=True):

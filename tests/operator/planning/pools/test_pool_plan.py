@@ -126,14 +126,11 @@ def test_what_is_left_to_do_is_counted(planned):
 @pytest.mark.parametrize(
     ("pods", "whole"),
     [
-        ([_pod(NEW), _pod(NEW)], True),
-        ([_pod(NEW), _pod(NEW), _pod(NEW)], True),
-        ([_pod(NEW)], False),
-        ([_pod(NEW), _pod(NEW, ready=False)], False),
-        ([_pod(NEW), _pod(NEW), _pod(GOOD)], False),
+        ([_pod(NEW), _pod(NEW)], True), ([_pod(NEW), _pod(NEW), _pod(NEW)], True), ([_pod(NEW)], False),
+        ([_pod(NEW), _pod(NEW, ready=False)], False), ([_pod(NEW), _pod(NEW), _pod(GOOD)], False),
         ([_pod(NEW), _pod(NEW), _pod(OTHER, ready=False)], False),
     ],
-)
+)  # fmt: skip
 def test_a_pool_is_whole_when_all_that_it_needs_is_new_and_ready(planned, pods, whole):
     assert planned(*pods).whole is whole
 
@@ -168,25 +165,19 @@ DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1", TLS)
 @pytest.mark.parametrize(
     ("pod", "target", "acts"),
     [
-        ({}, 1, []),
-        ({"ready": False}, 0, [DELETE]),
+        ({}, 1, []), ({"ready": False}, 0, [DELETE]),
         # What ended for good is deleted once, when it is old enough, whether chosen to leave or not.
-        (FAILED | {"age": 10.0}, 0, [DELETE]),
-        (FAILED | {"age": 20.0, "failures": 1}, 0, [DELETE]),
-        (FAILED | {"age": 19.0, "failures": 1}, 0, []),
-        (FAILED | {"age": 9.0}, 1, []),
-        (FAILED | {"age": 9.0}, 0, []),
+        (FAILED | {"age": 10.0}, 0, [DELETE]), (FAILED | {"age": 20.0, "failures": 1}, 0, [DELETE]),
+        (FAILED | {"age": 19.0, "failures": 1}, 0, []), (FAILED | {"age": 9.0}, 1, []), (FAILED | {"age": 9.0}, 0, []),
         (FAILED | {"age": 10.0, "leaving": True}, 1, []),
         # Who was chosen stays until nothing runs there, and no longer than 120 seconds.
         ({"draining_since": 999.0, "state": DRAINED}, 0, [DELETE]),
         ({"draining_since": 999.0, "state": DRAINED, "leaving": True}, 0, []),
-        ({"draining_since": 999.0, "state": TOLD}, 0, []),
-        ({"draining_since": 880.0, "state": TOLD}, 0, [DELETE]),
-        ({"draining_since": 999.0, "state": None}, 0, []),
-        ({"draining_since": 999.0, "ready": False}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": TOLD}, 0, []), ({"draining_since": 880.0, "state": TOLD}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": None}, 0, []), ({"draining_since": 999.0, "ready": False}, 0, [DELETE]),
         ({"draining_since": 999.0}, 0, [DRAIN]),
     ],
-)
+)  # fmt: skip
 def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, target, acts):
     assert list(planned(_pod(NEW, **pod), target=target).leave) == acts
 
@@ -198,19 +189,11 @@ def _failures(made):
 @pytest.mark.parametrize(
     ("before", "age", "written"),
     [
-        (0, 9.0, []),
-        (0, 10.0, ["1"]),
-        (1, 19.0, []),
-        (1, 20.0, ["2"]),
-        (4, 159.0, []),
-        (4, 160.0, ["5"]),
-        (5, 299.0, []),
-        (5, 300.0, ["6"]),
-        (9999, 300.0, ["10000"]),
-        (0, 599.0, ["1"]),
+        (0, 9.0, []), (0, 10.0, ["1"]), (1, 19.0, []), (1, 20.0, ["2"]), (4, 159.0, []), (4, 160.0, ["5"]),
+        (5, 299.0, []), (5, 300.0, ["6"]), (9999, 300.0, ["10000"]), (0, 599.0, ["1"]),
         (5, 600.0, ["1"]),  # it lived long enough
     ],
-)
+)  # fmt: skip
 def test_worker_that_failed_is_replaced_after_a_time_that_doubles(planned, before, age, written):
     """A node that refuses or evicts all that is started would have a new one every ten seconds, for ever."""
     made = planned(_pod(NEW, **FAILED, failures=before, age=age), target=1, bounds=(0, 1))
