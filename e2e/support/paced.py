@@ -27,8 +27,7 @@ def manifest(
         pod: more of the `spec` of all its pods, gateways too
         requests: more of what a worker requests
         engine, gateway: more of these fields
-        spec: other fields of the manifest, instead of those here
-    """
+        spec: other fields of the manifest, instead of those here"""
     profile = {"source": "made up", "step": step, "kvTokens": kv_tokens, "startSeconds": 0.5}
     mount = {"name": "worker", "volumeMounts": [{"name": "profile", "mountPath": "/profiles"}]}
     volume = {"name": "profile", "configMap": {"name": f"{name}-profile"}}

@@ -79,7 +79,6 @@ def test_the_extra_follows_from_the_command_and_its_missing_package(command, mis
 
 @pytest.fixture
 def lacking(monkeypatch):
-
     def lack(module):
         def run(_):
             raise ModuleNotFoundError(name=module)

@@ -32,7 +32,6 @@ async def gateway():
 
 @pytest.fixture
 def piped(gateway, legato, monkeypatch):
-
     async def run(question, *arguments):
         monkeypatch.setattr(sys, "stdin", io.StringIO(question))
         return await asyncio.to_thread(legato, "chat", *arguments)

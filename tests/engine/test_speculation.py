@@ -67,8 +67,7 @@ def some_requests(seed: int) -> list[Request]:
 def answers(runner: Runner, seed: int, drafts: int) -> tuple[dict[Any, Any], int]:
     """Tokens, logprobs and finish reason or fault of each choice, and how many drafts were right.
 
-    There are too few blocks for all, so that some are preempted, and they arrive one after the other.
-    """
+    There are too few blocks for all, so that some are preempted, and they arrive one after the other."""
     limits = SchedulerLimits("unified", 4, max_length=48, chunk_tokens=7, max_running=6, growth_tokens=1, drafts=drafts)
     pool = BlockPool(40, EventLog("epoch"))
     scheduler = Scheduler(limits, pool, "revision", PromptLookup() if drafts else None)

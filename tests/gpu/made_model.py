@@ -1,8 +1,7 @@
 """A whole model whose weights are made from a seed, computed by the backend for GPUs as a worker computes one.
 
 What a worker's runner does with rows and memory is done here once more, as the runner needs packages that are not on a
-machine with torch, triton and numpy alone.
-"""
+machine with torch, triton and numpy alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,8 +43,7 @@ QWEN3_30B_A3B = replace(
 class MadeWeights(Checkpoint):
     """Random weights that depend on their name and on `seed`; of one seed, a processor and a GPU make others.
 
-    Activations, scores of attention and, where embeddings are not tied, logits are about 1 in size.
-    """
+    Activations, scores of attention and, where embeddings are not tied, logits are about 1 in size."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, place: torch.device, seed: int = 0) -> None:
         self.config = config

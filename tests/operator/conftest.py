@@ -157,8 +157,7 @@ async def _fakes(
     gateways: Gateways | None = None,
 ) -> AsyncIterator[Fakes]:
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
-    test's own.
-    """
+    test's own."""
     lines: list[str] = []
     environment = {**os.environ, "FAKE_FOLDER": str(folder), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     async with (

@@ -103,7 +103,6 @@ async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(
 
 
 async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(waker, gateways, build):
-
     async def changes(address, tokens, seen, tls=None):
         gateways.asked[address] += 1
         return False

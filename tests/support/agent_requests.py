@@ -2,8 +2,7 @@
 
 The shapes are of 2026: Claude Code's from published captures of its traffic and from the SDK's types, and Codex's from
 its source (`codex-rs/codex-api`, `codex-rs/protocol`, `codex-rs/tools`) and from bug reports of servers that
-refuse them. Left out are images, and most of the length: an agent's prompt is about eight times as long.
-"""
+refuse them. Left out are images, and most of the length: an agent's prompt is about eight times as long."""
 
 from typing import Any
 

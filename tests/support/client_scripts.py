@@ -13,8 +13,7 @@ def run(name: str, url: str, folder: Path) -> None:
     """Runs the script of the client `name` against a service, in `folder`. Fails with what it printed.
 
     `uv` makes the environments from the scripts' own requirements, once per machine: together, the clients could not be
-    installed.
-    """
+    installed."""
     command = [sys.executable, "-m", "uv", "run", "--quiet", "--no-project", "--python", sys.executable]
     done = subprocess.run(
         [*command, FOLDER / f"with_{name}.py", url], cwd=folder,

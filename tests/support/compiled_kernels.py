@@ -1,8 +1,7 @@
 """Kernels that random steps would have Triton compile, and that were not compiled in the warm-up; called by
 `uninterpreted`.
 
-Nothing is compiled: what a launch would be compiled for is taken from Triton before it compiles.
-"""
+Nothing is compiled: what a launch would be compiled for is taken from Triton before it compiles."""
 
 import contextlib
 import random

@@ -131,8 +131,7 @@ class ApiServer:
 def programs() -> Path | None:
     """The folder with etcd and kube-apiserver; None where there is none.
 
-    Raises FileNotFoundError for a KUBEBUILDER_ASSETS without them: tests that somebody asked for are not skipped.
-    """
+    Raises FileNotFoundError for a KUBEBUILDER_ASSETS without them: tests that somebody asked for are not skipped."""
     given, found = os.environ.get("KUBEBUILDER_ASSETS"), shutil.which("kube-apiserver")
     if given and (lacking := _lacking(Path(given), PROGRAMS)):
         raise FileNotFoundError(f"no {lacking} in KUBEBUILDER_ASSETS={given}")
@@ -170,8 +169,7 @@ def running(folder: Path) -> Iterator[ApiServer]:
 @contextlib.contextmanager
 def controlled(folder: Path, crds: Sequence[Path] = CRDS, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
     """An API server that knows the CRDs, with Kubernetes' own controllers: Deployments have pods, objects that lost
-    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers.
-    """
+    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers."""
     ours = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
     with running(folder) as api, _client(folder / "kube-controller-manager", api, *ours, *flags):
         api.install(crds)

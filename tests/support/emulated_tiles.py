@@ -1,8 +1,7 @@
 """Instructions of AMX, AVX512-BF16 and AVX-512 VNNI as functions that any processor computes, for `emulated_kernels`.
 
 What a processor would refuse is noted, and so is what is no mistake to it but surely one of a kernel: products of a
-tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0.
-"""
+tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0."""
 
 from functools import cache
 from types import ModuleType
@@ -49,8 +48,7 @@ def _symbol(function: Any) -> str:
 
 def _called(signature: str) -> Any:
     """Compiled once by `compile_tiles`, and called by name: within each kernel, all of this would take minutes to
-    compile, and a cached kernel finds the function of its own process.
-    """
+    compile, and a cached kernel finds the function of its own process."""
 
     def noted(function: Any) -> Any:
         _functions[function] = signature

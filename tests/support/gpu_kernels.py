@@ -1,8 +1,7 @@
 """Resources that kernels need of each chip. Run it, and it rewrites the tables of `legato_engine/kernels/gpu/CHIPS.md`.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
-sample of all others that are supported, which the page leaves out.
-"""
+sample of all others that are supported, which the page leaves out."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """Request bodies that are much to read for what they say: each shape in any size, as a path and bytes.
 
-None of them can be served by a model whose context is a few thousand tokens.
-"""
+None of them can be served by a model whose context is a few thousand tokens."""
 
 from collections.abc import Callable, Iterator
 
@@ -47,7 +46,6 @@ def _message(before: bytes, inner: Part) -> Part:
 
 
 def _object(pair: Callable[[int], bytes]) -> Part:
-
     def pairs(size: int) -> Iterator[bytes]:
         number = 0
         while size > 0:

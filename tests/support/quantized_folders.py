@@ -2,8 +2,7 @@
 
 The packing was compared once, bit for bit, with that of compressed-tensors 0.20.1, AutoGPTQ 0.7.1, GPTQModel 7.7.0 and
 AutoAWQ 0.2.9. Values of fp8 in blocks are those of transformers 5.24, and values of compressed-tensors those after its
-rounding to the scales' dtype.
-"""
+rounding to the scales' dtype."""
 
 import json
 from collections.abc import Callable, Mapping

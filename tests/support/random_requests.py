@@ -1,8 +1,7 @@
 """Random requests made from an OpenAPI description: bodies that fit it, bodies that nearly do, and ones that do not.
 
 A generator of our own: it makes thousands of bodies a second, and knows the fields whose schema says little. Those that
-generate ask for few tokens, so that many requests take little time.
-"""
+generate ask for few tokens, so that many requests take little time."""
 
 import asyncio
 import copy

@@ -1,8 +1,7 @@
 """A relay among scripted workers in virtual time, without sockets and without an event loop.
 
 Frames to a worker arrive in order unless its connection breaks, as over TCP. Frames from a worker may be lost, doubled,
-late or in another order, which no TCP does: the relay has to come through that, too.
-"""
+late or in another order, which no TCP does: the relay has to come through that, too."""
 
 import heapq
 import itertools
@@ -375,8 +374,7 @@ class Simulation:
     def settle(self) -> set[RunningGeneration]:
         """No more disturbances: everything ends by its deadline at the latest, and nothing is left anywhere.
 
-        Returns requests that must end long before: no frame was lost, so nobody may wait for what never comes.
-        """
+        Returns requests that must end long before: no frame was lost, so nobody may wait for what never comes."""
         lossless, self.chaos = not self.chaos, 0.0
         patient = {g for g in self.generations if not g.ended and g.expires > self.time.now + 15}
         for worker in self.workers.values():

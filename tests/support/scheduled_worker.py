@@ -2,8 +2,7 @@
 
 The "KV" of a position is a hash over the KV of all positions before it, as read through the block table, and the token.
 In a group of layers with a window, it is a hash over the last ones. The next token is a hash over all KV that it sees.
-So a block that is stale, foreign, shared wrongly or not copied gives other tokens than the pure reference does.
-"""
+So a block that is stale, foreign, shared wrongly or not copied gives other tokens than the pure reference does."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence

@@ -41,8 +41,7 @@ def _service(chunk, surge, unavailable, rollback, scaling, gpus):
 
 class World:
     """`broken` are the pools whose pods fail with the broken setting, the gateway's too; `scaling` are fields of
-    `spec.scaling`, and `gpus` those of a worker of each pool.
-    """
+    `spec.scaling`, and `gpus` those of a worker of each pool."""
 
     def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=None, gpus=(0, 0)):
         self.targets = dict(zip(POOLS, targets, strict=True))

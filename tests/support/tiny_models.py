@@ -50,8 +50,7 @@ def on(form: str, *given: Any) -> Any:
 
 class RandomCheckpoint(Checkpoint):
     """Weights drawn once from a fixed seed: matrices as codes of the type that `kinds` says for their name, or as
-    float32 for None. `change` edits those of float32.
-    """
+    float32 for None. `change` edits those of float32."""
 
     def __init__(
         self,

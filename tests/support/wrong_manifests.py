@@ -1,7 +1,6 @@
 """Specs that a schema refuses: what is given over a minimal manifest, the field to blame, and words of the message.
 
-Rules over several fields are cases of `tests/operator/api/test_rules.py`. `RESERVED` are templates of pods.
-"""
+Rules over several fields are cases of `tests/operator/api/test_rules.py`. `RESERVED` are templates of pods."""
 
 from typing import Any
 

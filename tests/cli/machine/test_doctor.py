@@ -55,7 +55,6 @@ def _with_gpus(memory="700Mi", **engine):
 
 @pytest.fixture
 def judged(tmp_path, monkeypatch, legato):
-
     def run(item):
         monkeypatch.setattr(doctor, "SECTIONS", ())
         file = tmp_path / "m.yaml"

@@ -1,8 +1,7 @@
 """Attention on a processor: every implementation computes what the readable twin does, at awkward sizes too.
 
 Kernels for AMX and AVX512-BF16 run on any processor: where it lacks the instructions, these are emulated. Emulated
-tiles, which are tested everywhere, also note misuse.
-"""
+tiles, which are tested everywhere, also note misuse."""
 
 from collections.abc import Callable
 from functools import cache

@@ -2,8 +2,7 @@
 
 They do so to the last bit whoever computes a row. A program of a step compiles the functions of a row once more, and a
 compiler that may choose the order of sums, or whether a product is rounded, chooses anew each time. Torch's versions
-are tested in whole models.
-"""
+are tested in whole models."""
 
 import numpy as np
 import pytest

@@ -25,8 +25,7 @@ def prefill_config(tile_m=32, tile_n=32):
 def check(step, decode, prefill, work=None):
     """In 16 bits, the kernel rounds the weights of values and the result, the twin the result, each by at most half of
     `eps`. So they differ by at most eps / 2 · Σ weight · |value| + eps · |result|. 2 · eps allows more, unless the
-    weighted |values| add up to 4: those of normal numbers do not. In float32, only the order of sums differs.
-    """
+    weighted |values| add up to 4: those of normal numbers do not. In float32, only the order of sums differs."""
     dtype = step.queries.dtype
     allowed = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     torch.testing.assert_close(step.run(decode, prefill, work), step.expected(), rtol=allowed, atol=allowed)

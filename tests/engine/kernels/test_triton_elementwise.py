@@ -22,8 +22,7 @@ few = settings(max_examples=times(12), deadline=None)
 def close(found, expected):
     """Four times the distance `eps` of neighbouring numbers in 16 bits: the gate's twin rounds three times and its
     kernel twice, by at most half of eps each, and where float32 differs next to a border, a number becomes its
-    neighbour, which the next rounding and a rotation can double.
-    """
+    neighbour, which the next rounding and a rotation can double."""
     eps = torch.finfo(found.dtype).eps
     atol, rtol = (2e-6, 2e-5) if found.dtype == torch.float32 else (4 * eps, 4 * eps)
     torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)

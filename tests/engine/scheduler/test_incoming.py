@@ -1,7 +1,6 @@
 """Books of a receiver: incoming transfers, grants, their revocation, quarantine.
 
-What each event makes of a transfer in each state is in test_transfers.
-"""
+What each event makes of a transfer in each state is in test_transfers."""
 
 import pytest
 from scheduled_worker import Client, Worker, all_kv, ask, prompt

@@ -1,8 +1,7 @@
 """Random operations on two workers that hand sequences to each other: never a wrong token, never a lost block, no hang.
 
 A step's device work happens at its begin or only at its end, so that everything in between may overtake it; peers write
-late into blocks that they were granted once, until those are released.
-"""
+late into blocks that they were granted once, until those are released."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -21,7 +21,6 @@ class Gateway:
         self.read = 0
 
     async def accept(self): ...
-
     async def send_bytes(self, data): ...
 
     async def receive(self):

@@ -3,8 +3,7 @@
 Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
 receiver holds a part already, grants that are taken back and given again, rooms that are used again, steps whose
 device writes later than they return. A freed block is overwritten at once, so that whoever reads too early, or reads or
-writes too late, is found out by the bytes.
-"""
+writes too late, is found out by the bytes."""
 
 import ctypes
 from dataclasses import dataclass, field

@@ -119,8 +119,7 @@ async def test_rights_and_tokens_may_come_later_and_change(cluster, kubeconfig):
 class FakeApi:
     """An API that answers by script where the real one cannot be brought to: `(status, body)` for each request.
 
-    It has no WorkerPools.
-    """
+    It has no WorkerPools."""
 
     def __init__(self, *answers):
         self._answers = list(answers)

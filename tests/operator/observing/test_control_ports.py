@@ -169,7 +169,6 @@ async def test_a_gateway_is_waited_for_longer_than_it_is_asked():
 
 
 async def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
-
     async def answer(request):
         if "wait" in request.query:
             await asyncio.sleep(60)

@@ -23,7 +23,6 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 @pytest.fixture
 def read(tmp_path):
-
     def run(*lines, end="\n"):
         (tmp_path / "some.trace").write_bytes("".join(line + end for line in lines).encode())
         return traces.read(tmp_path / "some.trace")

@@ -1,8 +1,7 @@
 """One prefill and one decode worker: one dies at a stage of a request, and its reader does not notice.
 
 The relay's random schedules (tests/gateway/relay/test_schedules.py) have workers die at every stage; here are those at
-which real processes and their memory are concerned in different ways.
-"""
+which real processes and their memory are concerned in different ways."""
 
 import re
 import signal

@@ -259,8 +259,7 @@ def test_worker_that_drains_of_itself_is_not_recalled(planned):
 
 def test_worker_that_nobody_may_speak_to_drains_without_being_told(planned):
     """One that cannot prove who it is: a request to it would show the token to whoever answers. Kubernetes tells
-    it, when it is deleted at the deadline.
-    """
+    it, when it is deleted at the deadline."""
     mute = {"state": None, "address": "", "tls_secret": "gone"}
     made = planned(_pod(NEW), _pod(NEW, **mute), target=1)
     assert [type(action) for action in made.leave] == [Apply]
