@@ -11,11 +11,9 @@ import kube
 from openai import OpenAI
 
 PROMPTS = (
-    "Tell me in a few sentences how rain comes about.",
-    "Count from one to thirty in words.",
-    "Write a short letter to a friend about a walk in the mountains.",
-    "Explain to a child why the sky is blue.",
-)
+    "Tell me in a few sentences how rain comes about.", "Count from one to thirty in words.",
+    "Write a short letter to a friend about a walk in the mountains.", "Explain to a child why the sky is blue.",
+)  # fmt: skip
 TOKENS = 24
 # An end of its own would make a stream short, or empty: it would be past what is done to the service meanwhile.
 ASK = {

@@ -11,15 +11,9 @@ PAIR = {"mode": "External", "prefill": {"min": 1, "max": 2}, "decode": {"min": 1
 
 
 def manifest(
-    name: str,
-    step: Object = STREAMS,
-    kv_tokens: int = 100_000,
-    pod: Object | None = None,
-    requests: Object | None = None,
-    engine: Object | None = None,
-    gateway: Object | None = None,
-    **spec: Any,
-) -> str:
+    name: str, step: Object = STREAMS, kv_tokens: int = 100_000, pod: Object | None = None,
+    requests: Object | None = None, engine: Object | None = None, gateway: Object | None = None, **spec: Any,
+) -> str:  # fmt: skip
     """Returns the text of a service and of its workers' profile. By default, every prompt is handed over.
 
     Args:

@@ -67,12 +67,10 @@ def test_an_unknown_command_names_those_that_exist(legato):
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [
-        ("worker", "torch", "engine"),
-        ("gateway", "kubernetes.client", "gateway"),
-        ("status", "kubernetes.client", "operator"),
-        ("up", "numba", "local"),
+        ("worker", "torch", "engine"), ("gateway", "kubernetes.client", "gateway"),
+        ("status", "kubernetes.client", "operator"), ("up", "numba", "local"),
     ],
-)
+)  # fmt: skip
 def test_the_extra_follows_from_the_command_and_its_missing_package(command, missing, extra):
     assert extras.advice(command, missing).endswith(f"not installed: pip install 'legato[{extra}]'")
 

@@ -129,13 +129,11 @@ def test_every_parameter_means_what_the_reference_says(case, choose):
 @pytest.mark.parametrize(
     "penalties",
     [
-        {"repetition_penalty": 1.3},
-        {"frequency_penalty": 0.7},
-        {"presence_penalty": 1.1},
+        {"repetition_penalty": 1.3}, {"frequency_penalty": 0.7}, {"presence_penalty": 1.1},
         {"repetition_penalty": 1.3, "frequency_penalty": -0.4},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_penalties_read_each_token_once(penalties, choose):
     """However long the sequence is; and they are those of all of them."""
     tokens = WatchedTokens([3, 3, 7, 11] * 100 + [5, 9, 5])
@@ -192,13 +190,11 @@ def test_only_tokens_that_may_follow_are_sampled(allowed, words, output, tempera
 @pytest.mark.parametrize(
     "changes",
     [
-        {"logit_bias": {3: 100.0}, "bad_words": ((4,),)},
-        {"logit_bias": {3: -100.0}, "allowed_token_ids": (3, 5)},
-        {"repetition_penalty": 1.1, "bad_words": ((4,),)},
-        {"frequency_penalty": -2.0, "allowed_token_ids": (9, 5)},
+        {"logit_bias": {3: 100.0}, "bad_words": ((4,),)}, {"logit_bias": {3: -100.0}, "allowed_token_ids": (3, 5)},
+        {"repetition_penalty": 1.1, "bad_words": ((4,),)}, {"frequency_penalty": -2.0, "allowed_token_ids": (9, 5)},
         {"presence_penalty": 2.0, "allowed_token_ids": (9,)},
     ],
-)
+)  # fmt: skip
 def test_tokens_that_a_grammar_has_masked_stay_so_under_bias_and_penalties(changes, temperature, choose):
     """Also where nothing else is left: that is reported, and no token is sampled that may not follow."""
     logits = torch.full((1, VOCAB), -math.inf)
@@ -334,12 +330,10 @@ def test_a_row_that_is_not_numbers_fails_alone(bad, changes, choose):
 EXTREMES = [
     *({name: bound} for name, interval in RANGES.items() for bound in interval),
     *({"presence_penalty": bound, "frequency_penalty": bound} for bound in (-2.0, 2.0)),
-    *({"logit_bias": dict.fromkeys(range(VOCAB), bound)} for bound in LOGIT_BIAS),
-    {"logprobs": MAX_LOGPROBS},
-    {"allowed_token_ids": (VOCAB - 1,)},
-    {"bad_words": tuple((token,) for token in range(VOCAB - 1))},
+    *({"logit_bias": dict.fromkeys(range(VOCAB), bound)} for bound in LOGIT_BIAS), {"logprobs": MAX_LOGPROBS},
+    {"allowed_token_ids": (VOCAB - 1,)}, {"bad_words": tuple((token,) for token in range(VOCAB - 1))},
     {"repetition_penalty": 1e-40},  # beyond what a server allows, which may be of another version
-]
+]  # fmt: skip
 TOGETHER = {name: value for one in EXTREMES[-2::-1] for name, value in one.items() if name != "allowed_token_ids"}
 
 

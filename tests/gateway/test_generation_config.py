@@ -68,10 +68,8 @@ WRONG = {
     '{"top_k": 20.5}': "top_k: not a valid value: 20.5 (a whole number from -1 to 2147483647)",
     '{"repetition_penalty": 0}': "repetition_penalty: not a valid value: 0 (a number from 0.01 to 100.0)",
     '{"max_new_tokens": 0}': "max_new_tokens: not a valid value: 0 (a whole number from 1 to 2147483647)",
-    '{"temperature": 0.5': "not valid JSON",
-    "[" * 100_000: "not valid JSON",
-    "[1]": "not a JSON object",
-}
+    '{"temperature": 0.5': "not valid JSON", "[" * 100_000: "not valid JSON", "[1]": "not a JSON object",
+}  # fmt: skip
 
 
 def test_what_cannot_be_used_is_refused_with_file_and_key(tmp_path):

@@ -120,10 +120,8 @@ def refused(given, place, why):
 
 
 NESTING = [
-    sequence,
-    lambda inner: {"type": "optional", "content": inner},
-    lambda inner: dispatch(rules=[["[a]", inner]]),
-]
+    sequence, lambda inner: {"type": "optional", "content": inner}, lambda inner: dispatch(rules=[["[a]", inner]]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("nested", NESTING, ids=["elements", "content", "rules"])
@@ -139,13 +137,11 @@ def test_formats_are_nested_to_a_bound(nested):
 @pytest.mark.parametrize(
     "format",
     [
-        repeated(0, MAX_REPEATS),
-        repeated(MAX_REPEATS, MAX_REPEATS),
-        sequence(*[const("a")] * 1000),
+        repeated(0, MAX_REPEATS), repeated(MAX_REPEATS, MAX_REPEATS), sequence(*[const("a")] * 1000),
         {"type": "any_text", "excludes": [f"a{i}" for i in range(MAX_TEXTS)]},
         {"type": "json_schema", "json_schema": True},
     ],
     ids=lambda format: str(format)[:60],
-)
+)  # fmt: skip
 def test_what_is_allowed_includes_its_bounds(format):
     assert structural_tag.rules({"format": format}).startswith("start: ")

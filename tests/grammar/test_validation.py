@@ -51,20 +51,18 @@ HALF = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
         ({"minimum": 0.2, "exclusiveMinimum": 0, "maximum": 1}, ["0.2", "1"], ["0.1", "0"]),
         ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, ["1"], ["0", "2"]),
         (
-            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-10},
-            ["0.00000000005"],
+            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-10}, ["0.00000000005"],
             ["0", "0.0000000001"],
         ),
         ({"$defs": {"x": {"$anchor": "foo", "type": "integer"}}, "$ref": "#foo"}, ["3"], ['"a"']),
         ({"minProperties": 1, "additionalProperties": INTEGERS, "type": "object"}, ['{"a":1}'], ["{}"]),
         (
-            {"properties": {"a": INTEGERS}, "required": ["a"], "minProperties": 2, "type": "object"},
-            ['{"a":1,"b":2}'],
+            {"properties": {"a": INTEGERS}, "required": ["a"], "minProperties": 2, "type": "object"}, ['{"a":1,"b":2}'],
             ['{"a":1}', '{"a":1,"a":2}'],
         ),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_bounds_anchors_and_counts_are_obeyed(schema, good, bad):
     source = json.dumps(schema)
     validation.check(JSON_SCHEMA, source)

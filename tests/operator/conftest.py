@@ -48,11 +48,9 @@ def manifest(**spec: Any) -> Object:
     """A minimal service, with fields of its spec added or replaced."""
     minimal = {"model": {"source": {"builtin": "smollm2-135m-instruct"}}}
     return {
-        "apiVersion": "serving.legato.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": "demo"},
+        "apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"},
         "spec": copy.deepcopy(minimal | spec),
-    }
+    }  # fmt: skip
 
 
 @dataclass
@@ -146,16 +144,10 @@ class _Nobody:
 
 @contextlib.asynccontextmanager
 async def _fakes(
-    folder: Path,
-    reconciled: bool = True,
-    autoscaler: Autoscaler | None = None,
-    journal: StatusJournal | None = None,
-    clock: Clock | None = None,
-    seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
-    gpus: tuple[str, ...] = (),
-    waker: DemandWaker | None = None,
-    gateways: Gateways | None = None,
-) -> AsyncIterator[Fakes]:
+    folder: Path, reconciled: bool = True, autoscaler: Autoscaler | None = None, journal: StatusJournal | None = None,
+    clock: Clock | None = None, seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
+    gpus: tuple[str, ...] = (), waker: DemandWaker | None = None, gateways: Gateways | None = None,
+) -> AsyncIterator[Fakes]:  # fmt: skip
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
     test's own."""
     lines: list[str] = []

@@ -19,12 +19,10 @@ PLACEMENT = dataclasses.replace(KUBERNETES, gpu_resources=("nvidia.com/gpu", SLI
 @pytest.mark.parametrize(
     ("names", "resource", "is_gpu"),
     [
-        (PLACEMENT.gpu_resources, "nvidia.com/gpu", True),
-        (PLACEMENT.gpu_resources, SLICE, True),
-        (PLACEMENT.gpu_resources, "example.com/nic", False),
-        (KUBERNETES.gpu_resources, SLICE, False),
+        (PLACEMENT.gpu_resources, "nvidia.com/gpu", True), (PLACEMENT.gpu_resources, SLICE, True),
+        (PLACEMENT.gpu_resources, "example.com/nic", False), (KUBERNETES.gpu_resources, SLICE, False),
     ],
-)
+)  # fmt: skip
 def test_budget_counts_them_and_a_worker_that_has_one_computes_on_it(build, names, resource, is_gpu):
     pool = {"resources": {"requests": {resource: 1}}}
     service = parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))

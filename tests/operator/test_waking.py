@@ -193,15 +193,13 @@ async def test_gateways_are_asked_for_what_differs_from_the_newest_report(waker,
 @pytest.mark.parametrize(
     ("pods", "idle"),
     [
-        ([], True),
-        ([_reporting()], False),
+        ([], True), ([_reporting()], False),
         ([_reporting(), _gateway("gateway-1")], True),  # silent
         ([_reporting(digest="")], True),  # of an older release
         ([_reporting(connected=False)], True),  # the loss becomes overdue without a change
-        ([_reporting(ready=False)], True),
-        ([_reporting(), _reporting(name="gateway-1", leaving=True)], True),
+        ([_reporting(ready=False)], True), ([_reporting(), _reporting(name="gateway-1", leaving=True)], True),
     ],
-)
+)  # fmt: skip
 async def test_polls_go_on_unless_each_gateway_reports_every_change(waker, gateways, build, pods, idle):
     assert waker.follow(DEMO, _observed(build, [_reporting()], decode=1), idle=True)
     assert not waker.follow(DEMO, _observed(build, pods, decode=1), idle=idle)

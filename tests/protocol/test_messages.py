@@ -30,12 +30,10 @@ def test_round_trip(decode, message):
 @pytest.mark.parametrize(
     ("union", "messages"),
     [
-        (stream.ToWorker, TO_WORKER),
-        (stream.FromWorker, FROM_WORKER),
-        (kv_events.KVEvent, EVENTS),
+        (stream.ToWorker, TO_WORKER), (stream.FromWorker, FROM_WORKER), (kv_events.KVEvent, EVENTS),
         (handoff.HandoffMessage, PEER_MESSAGES),
     ],
-)
+)  # fmt: skip
 def test_the_cases_above_cover_every_message(union, messages):
     assert set(typing.get_args(union)) <= {type(m) for m in messages}
 
@@ -119,14 +117,12 @@ def test_oversized_frames_are_refused_before_they_are_read():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"token_ids": b"\x00" * 7}, "7 bytes of token ids"),
-        ({"prompt_len": 0}, "prompt of 0"),
-        ({"prompt_len": 101}, "prompt of 101"),
-        ({"choices": ()}, "at least one"),
+        ({"token_ids": b"\x00" * 7}, "7 bytes of token ids"), ({"prompt_len": 0}, "prompt of 0"),
+        ({"prompt_len": 101}, "prompt of 101"), ({"choices": ()}, "at least one"),
         ({"prompt_len": 99}, "only a sequence with no output"),
         ({"params": msgspec.structs.replace(PARAMS, max_tokens=0)}, "max_tokens is 0"),
     ],
-)
+)  # fmt: skip
 def test_an_impossible_sequence_is_refused(changes, text):
     bad = msgspec.structs.replace(SEQUENCE, **changes)
     with pytest.raises(BadFrame, match=text):

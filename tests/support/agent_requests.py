@@ -58,22 +58,20 @@ CLAUDE_CODE_TOOLS: list[dict[str, Any]] = [
     {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
 ]
 CLAUDE_CODE: dict[str, Any] = {
-    "model": "smollm2",
-    "max_tokens": 32000,
+    "model": "smollm2", "max_tokens": 32000,
     "system": [
         {"type": "text", "text": "You are a coding agent in a terminal.", **CACHED},
         {"type": "text", "text": f"You help with the code in this folder.\n\n{GUIDE}\n\n{GUIDE}", **CACHED},
     ],
     "tools": [*CLAUDE_CODE_TOOLS[:-1], {**CLAUDE_CODE_TOOLS[-1], **CACHED}],
     "metadata": {"user_id": "user_0f1e_account__session_7c9e6679-7425-40de-944b-e07fc1f90ae7"},
-    "thinking": {"type": "adaptive", "display": "summarized"},
-    "output_config": {"effort": "medium"},
+    "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "medium"},
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "betas": [
         *("claude-code-20250219", "interleaved-thinking-2025-05-14", "context-management-2025-06-27"),
         *("fine-grained-tool-streaming-2025-05-14", "effort-2025-11-24"),
     ],
-}
+}  # fmt: skip
 REMINDER = "<system-reminder>\nThe folder is a repository of git, on the branch main.\n</system-reminder>"
 
 

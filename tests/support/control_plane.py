@@ -77,13 +77,11 @@ class ApiServer:
     def kubeconfig(self, url: str | None = None) -> str:
         """For programs that ask for one; `url` where they shall reach the server by another way."""
         found = {
-            "apiVersion": "v1",
-            "kind": "Config",
+            "apiVersion": "v1", "kind": "Config",
             "clusters": [{"name": "test", "cluster": {"server": url or self.url, "insecure-skip-tls-verify": True}}],
             "users": [{"name": "admin", "user": {"token": self.token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
-            "current-context": "test",
-        }
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}], "current-context": "test",
+        }  # fmt: skip
         return yaml.safe_dump(found)
 
     def client(self) -> ApiClient:

@@ -254,11 +254,9 @@ def _emulated_vector() -> ModuleType:
     for name in (name for name in vars(vector) if name.startswith("tile_") and name[-1].isdigit()):
         what, tile = name.removeprefix("tile_")[:-2], int(name[-1])
         made = {
-            "zero": _call(_fill, tile, 0, 0),
-            "load": _call(_fill, tile, given=2),
-            "store": _call(_keep, tile, given=2),
+            "zero": _call(_fill, tile, 0, 0), "load": _call(_fill, tile, given=2), "store": _call(_keep, tile, given=2),
             "dot": _call(_multiply, tile, 4 + tile // 2, 6 + tile % 2),
-        }
+        }  # fmt: skip
         setattr(module, name, made[what])
     return module
 

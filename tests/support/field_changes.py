@@ -10,12 +10,10 @@ from legato_operator.api import field_errors, parsing, quantities, resources
 
 GPU = {quantities.GPU: 1}
 BASE: dict[str, Any] = {
-    "model": {"source": {"builtin": "smollm2-135m-instruct"}},
-    "prefill": {"resources": {"requests": {"cpu": 1} | GPU}},
-    "decode": {"resources": {"requests": {"cpu": 1} | GPU}},
-    "transfer": {"transport": "TCP"},
+    "model": {"source": {"builtin": "smollm2-135m-instruct"}}, "prefill": {"resources": {"requests": {"cpu": 1} | GPU}},
+    "decode": {"resources": {"requests": {"cpu": 1} | GPU}}, "transfer": {"transport": "TCP"},
     "scaling": {"prefill": {"min": 2, "max": 3}, "decode": {"min": 2, "max": 3}, "gpuBudget": 8},
-}
+}  # fmt: skip
 PACED = {"engine": {"runner": "Paced", "profile": "one"}}
 ROUTES = {"httpRoute": {"parentRefs": [{"name": "public"}]}, "ingress": {"hosts": ["a.example.com"]}}
 RDMA = {"resource": "rdma/hca_shared_devices_a", "hugePages": {"memory": "1Gi"}}

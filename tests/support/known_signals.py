@@ -29,12 +29,10 @@ def spec(largest: int = 10_000, **parts: Any) -> Spec:
     model = {"source": {"builtin": "smollm2-135m-instruct"}}
     return parsing.read_service(
         {
-            "apiVersion": "serving.legato.dev/v1alpha1",
-            "kind": "InferenceService",
-            "metadata": {"name": "chat"},
+            "apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "chat"},
             "spec": {"model": model, "scaling": scaling, "engine": {"chunkTokens": 512}, **parts},
         }
-    ).spec
+    ).spec  # fmt: skip
 
 
 SERVING = {

@@ -96,14 +96,12 @@ _FIELDS: dict[str, Part] = {
 _WHOLE: dict[str, Part] = {
     "unknown keys alone": _keys,
     "an unknown key with empty lists": lambda size: b'{"metadata":' + _repeated(b"[]")(size) + b"}",
-    "lists within lists": lambda size: b"[" * size,
-    "objects within objects": lambda size: b'{"a":' * (size // 5),
+    "lists within lists": lambda size: b"[" * size, "objects within objects": lambda size: b'{"a":' * (size // 5),
     "lists within lists in a prompt": lambda size: b'{"model":"m","prompt":' + b"[" * (size // 2) + b"]" * (size // 2),
-    "a list": _repeated(b"0"),
-    "no JSON": lambda size: b"x" * size,
+    "a list": _repeated(b"0"), "no JSON": lambda size: b"x" * size,
     "no UTF-8 at the end": lambda size: b'{"model":"' + b"x" * size + b'\xff"}',
     "NaN at the end": lambda size: b'{"metadata":"' + b"x" * size + b'","temperature":NaN}',
     "blanks": lambda size: b" " * size,
-}
+}  # fmt: skip
 
 SHAPES = (*_PROMPTS, *_MESSAGES, *_FIELDS, *_WHOLE)

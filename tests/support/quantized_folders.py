@@ -45,15 +45,10 @@ class Kind:
 
 
 def write(
-    path: Path,
-    kind: Kind,
-    *,
-    keep: Callable[[str], bool] = lambda name: False,
-    change: Callable[[Tensors], None] = lambda tensors: None,
-    architecture: str = "LlamaForCausalLM",
-    config: Mapping[str, Any] | None = None,
-    spread: float = 0.08,
-) -> Tensors:
+    path: Path, kind: Kind, *, keep: Callable[[str], bool] = lambda name: False,
+    change: Callable[[Tensors], None] = lambda tensors: None, architecture: str = "LlamaForCausalLM",
+    config: Mapping[str, Any] | None = None, spread: float = 0.08,
+) -> Tensors:  # fmt: skip
     """Writes a folder whose linear layers are quantized, and returns the values of all weights.
 
     The output head, and layers that `keep` names, are not quantized. `change` edits the tensors before they are saved,
@@ -168,14 +163,9 @@ class Integers(NamedTuple):
 
 
 def integers(
-    weight: torch.Tensor,
-    bits: int,
-    group: int,
-    *,
-    symmetric: bool,
-    order: torch.Tensor | None = None,
+    weight: torch.Tensor, bits: int, group: int, *, symmetric: bool, order: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float16,
-) -> Integers:
+) -> Integers:  # fmt: skip
     """Rounds to nearest. `order` has the group of each input, by default of neighbouring ones."""
     outputs, inputs = weight.shape
     order = torch.arange(inputs) // group if order is None else order
@@ -259,11 +249,9 @@ def gptq(
         rounded = integers(weight, bits, size, symmetric=symmetric, order=order)
         zero = rounded.zero - 1 & (1 << bits) - 1 if version == 1 else rounded.zero
         tensors = {
-            "qweight": words(rounded.codes, bits).T,
-            "qzeros": words(zero.T, bits),
-            "scales": rounded.scale.T,
+            "qweight": words(rounded.codes, bits).T, "qzeros": words(zero.T, bits), "scales": rounded.scale.T,
             "g_idx": order.int(),
-        }
+        }  # fmt: skip
         return Stored(tensors, rounded.values)
 
     return pack

@@ -126,12 +126,10 @@ class SimulatedWorker:
         used = min(self.blocks, used + self.other_blocks)
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
         return Load(
-            *(queued, 0, len(jobs) + self.others, self.blocks - used, 0, used, 0),
-            draining=self.engine.draining,
-            credits=max(0, 6 - len(jobs)),
-            context_tokens=sum(len(job.sequence.token_ids) // 4 for job in jobs),
+            *(queued, 0, len(jobs) + self.others, self.blocks - used, 0, used, 0), draining=self.engine.draining,
+            credits=max(0, 6 - len(jobs)), context_tokens=sum(len(job.sequence.token_ids) // 4 for job in jobs),
             decode_cost=COST,
-        )
+        )  # fmt: skip
 
     def run(self) -> list[kv_events.Stored]:
         """Reads all frames and makes one step. Its frames are in `outgoing`."""
@@ -174,18 +172,11 @@ class Simulation:
     """One gateway, some workers, some clients, and everything that may befall them."""
 
     def __init__(
-        self,
-        seed: int,
-        vocabulary: Any,
-        request: Callable[..., Any],
-        roles: tuple[str, ...] | None = None,
-        blocks: int | None = None,
-        slow_client: Literal["Pause", "Disconnect"] | None = None,
-        quotas: Mapping[str, Quota] | None = None,
-        when_busy: Literal["Local", "Wait"] | None = None,
-        rebalancing: RebalancingPolicy | None = BRISK,
-        **retry: Any,
-    ) -> None:
+        self, seed: int, vocabulary: Any, request: Callable[..., Any], roles: tuple[str, ...] | None = None,
+        blocks: int | None = None, slow_client: Literal["Pause", "Disconnect"] | None = None,
+        quotas: Mapping[str, Quota] | None = None, when_busy: Literal["Local", "Wait"] | None = None,
+        rebalancing: RebalancingPolicy | None = BRISK, **retry: Any,
+    ) -> None:  # fmt: skip
         """Draws the arguments that are not given."""
         self.random = random.Random(seed)
         self.time = VirtualTime()

@@ -277,12 +277,9 @@ class Worker:
         return transfer
 
     def adopt(
-        self,
-        transfer: IncomingTransfer,
-        computed: int = 0,
-        sampled: Mapping[int, Sequence[Sampled]] | None = None,
+        self, transfer: IncomingTransfer, computed: int = 0, sampled: Mapping[int, Sequence[Sampled]] | None = None,
         firsts: Sequence[int] | None = None,
-    ) -> tuple[Emission, ...]:
+    ) -> tuple[Emission, ...]:  # fmt: skip
         """The sequence runs here from now on."""
         emissions = self.incoming.adopt(transfer, computed, sampled or {}, firsts)
         self.deliver(emissions)

@@ -82,16 +82,9 @@ class ByteTokens:
         return [id for each in ids for id in each][-(keep or 0) :]
 
     def encode_chat(
-        self,
-        messages: list[dict[str, Any]],
-        most: int,
-        variables: dict[str, Any],
-        *,
-        add_special: bool = False,
-        keep: int | None = None,
-        continued: bool = False,
-        cut: str = "",
-    ) -> list[int]:
+        self, messages: list[dict[str, Any]], most: int, variables: dict[str, Any], *, add_special: bool = False,
+        keep: int | None = None, continued: bool = False, cut: str = "",
+    ) -> list[int]:  # fmt: skip
         self.messages, self.given = messages, variables
         return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep)
 

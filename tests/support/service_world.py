@@ -28,13 +28,11 @@ def _service(chunk, surge, unavailable, rollback, scaling, gpus):
     """`scaling` are fields of `spec.scaling` as JSON."""
     pools = zip(POOLS, gpus, strict=True)
     spec = {
-        "model": {"source": {"builtin": "smollm2-135m-instruct"}},
-        "engine": {"chunkTokens": chunk},
-        "gateway": {"defaultDeadline": f"{chunk}s"},
-        "scaling": {"mode": "External", **json.loads(scaling)},
+        "model": {"source": {"builtin": "smollm2-135m-instruct"}}, "engine": {"chunkTokens": chunk},
+        "gateway": {"defaultDeadline": f"{chunk}s"}, "scaling": {"mode": "External", **json.loads(scaling)},
         "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
         **{pool: {"resources": {"requests": {"nvidia.com/gpu": count}}} for pool, count in pools if count},
-    }
+    }  # fmt: skip
     header = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
     return parsing.read_service(header | {"spec": spec})
 

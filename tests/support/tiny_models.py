@@ -53,11 +53,9 @@ class RandomCheckpoint(Checkpoint):
     float32 for None. `change` edits those of float32."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        change: Callable[[Tensors], None] = lambda tensors: None,
+        self, config: ModelConfig, change: Callable[[Tensors], None] = lambda tensors: None,
         kinds: Callable[[str], str | None] = lambda name: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path, self.config, self.fingerprint = Path("random"), config, "random"
         draw = torch.Generator().manual_seed(7)
         self._tensors: Tensors = {}

@@ -38,13 +38,9 @@ def train() -> Tokenizer:
 
 
 def write_gguf(
-    path: Path,
-    tokenizer: Tokenizer,
-    pre: str = "gpt-2",
-    model: str = "gpt2",
-    more: Mapping[str, int] = MappingProxyType({}),
-    **changes: Any,
-) -> Path:
+    path: Path, tokenizer: Tokenizer, pre: str = "gpt-2", model: str = "gpt2",
+    more: Mapping[str, int] = MappingProxyType({}), **changes: Any,
+) -> Path:  # fmt: skip
     """Writes a file with the tokenizer and, after its tokens, `more` of the given types."""
     described = json.loads(tokenizer.to_str())["model"]
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -70,13 +66,9 @@ def train_pieces(prefix: bool, *user_defined: str) -> SentencePieceProcessor:
 
 
 def write_pieces(
-    path: Path,
-    pieces: SentencePieceProcessor,
-    architecture: str = "llama",
-    more: Mapping[str, int] = MappingProxyType({}),
-    user_defined: Collection[str] = (),
-    **changes: Any,
-) -> Path:
+    path: Path, pieces: SentencePieceProcessor, architecture: str = "llama",
+    more: Mapping[str, int] = MappingProxyType({}), user_defined: Collection[str] = (), **changes: Any,
+) -> Path:  # fmt: skip
     """Writes a file as llama.cpp's converter does: user-defined tokens have spaces. `more` as in `write_gguf`."""
     kinds = {each: 4 if each in user_defined else 1 for each in map(pieces.id_to_piece, range(len(pieces)))}
     kinds |= {each: 6 for each in kinds if pieces.is_byte(pieces.piece_to_id(each))}

@@ -111,16 +111,14 @@ WRONG = [
     # And some that break a rule.
     (_with("model.source", {}), "spec.model.source", "exactly one of builtin"),
     (
-        {"decode": {"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3900m"}}}},
-        "spec.decode.resources.limits",
+        {"decode": {"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3900m"}}}}, "spec.decode.resources.limits",
         "must not be below requests",
     ),
     (
         {"model": {**BESIDE["model"], "servedName": "m", "adapters": [{"name": "m", "source": {"path": "/a"}}]}},
-        "spec.model.adapters",
-        "must differ from one another and from servedName",
+        "spec.model.adapters", "must differ from one another and from servedName",
     ),
-]
+]  # fmt: skip
 
 
 def _worker(**fields: Any) -> dict[str, Any]:
@@ -129,9 +127,7 @@ def _worker(**fields: Any) -> dict[str, Any]:
 
 # Parts of a worker's template that the operator relies on, and where they are refused.
 RESERVED = [
-    ({"kind": "Pod"}, "kind"),
-    ({"metadata": []}, "metadata"),
-    ({"metadata": {"name": "x"}}, "metadata.name"),
+    ({"kind": "Pod"}, "kind"), ({"metadata": []}, "metadata"), ({"metadata": {"name": "x"}}, "metadata.name"),
     ({"metadata": {"labels": {"a": 1}}}, "metadata.labels"),
     ({"metadata": {"labels": {"serving.legato.dev/role": "x"}}}, "metadata.labels.serving.legato.dev/role"),
     ({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}, "metadata.labels.app.kubernetes.io/name"),
@@ -145,4 +141,4 @@ RESERVED = [
     (_worker(ports=[{"containerPort": 1}]), "spec.containers[worker].ports"),
     (_worker(livenessProbe={}), "spec.containers[worker].livenessProbe"),
     (_worker(env=[{"name": "LEGATO_TOKEN", "value": "x"}]), "spec.containers[worker].env.LEGATO_TOKEN"),
-]
+]  # fmt: skip

@@ -63,12 +63,10 @@ def test_a_file_is_taken_by_its_path_from_here(gguf, tmp_path, monkeypatch, prin
 @pytest.mark.parametrize(
     ("name", "service", "served"),
     [
-        ("Qwen3-0.6B", "qwen3-0-6b", "Qwen3-0.6B"),
-        ("7B model", "m-7b-model", "7B-model"),
-        ("x" * 60, "x" * 40, "x" * 60),
-        ("--", "m", "model"),
+        ("Qwen3-0.6B", "qwen3-0-6b", "Qwen3-0.6B"), ("7B model", "m-7b-model", "7B-model"),
+        ("x" * 60, "x" * 40, "x" * 60), ("--", "m", "model"),
     ],
-)
+)  # fmt: skip
 def test_any_name_becomes_one_that_is_valid(name, service, served):
     assert (model_manifest.service_name(name), model_manifest.served_name(name)) == (service, served)
 
@@ -179,19 +177,17 @@ TOO_MANY = "not a valid number of decode workers: 9 (spec.scaling.decode: 1 to 4
 @pytest.mark.parametrize(
     ("spec", "order", "answer"),
     [
-        ({}, _scale("decode", 2), "demo-decode: 2 workers desired"),
-        ({}, _scale("decode", 9), TOO_MANY),
+        ({}, _scale("decode", 2), "demo-decode: 2 workers desired"), ({}, _scale("decode", 9), TOO_MANY),
         ({"scaling": {"prefill": {"max": 0}}}, _scale("prefill", 1), "has no prefill pool"),
         (FIXED, _scale("decode", 2), "scaling.mode is Fixed"),
         ({}, _scale("decode", 2), "the autoscaler is paused for 30m"),
         ({}, _scale("decode", 2, **FOR_A_MINUTE), "the autoscaler is paused for 1m"),
         (TO_ZERO, _scale("decode", 0), QUEUED),
         (EXTERNAL, _scale("decode", 2, **FOR_A_MINUTE), "spec.scaling.mode External does not use"),
-        ({}, {"do": "rotate-token"}, "only on Kubernetes"),
-        ({}, {"do": "dance"}, "unknown command"),
+        ({}, {"do": "rotate-token"}, "only on Kubernetes"), ({}, {"do": "dance"}, "unknown command"),
         ({}, {"do": "status"}, "conditions"),
     ],
-)
+)  # fmt: skip
 async def test_orders(spec, order, answer):
     running = await _service(Store(lambda: "now"), **spec)
     assert answer in json.dumps(await running.answer(order))

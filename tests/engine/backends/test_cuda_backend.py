@@ -86,12 +86,10 @@ def test_replayed_steps_are_eager_ones(name, greedy_draw):
         return Row(tokens[index][first:end], first, blocks, draws, windows=windows)
 
     steps = (
-        (row(0, 0, 30), row(1, 0, 9)),
-        (row(1, 9, 10), row(0, 30, 39, ()), row(2, 0, 2)),
+        (row(0, 0, 30), row(1, 0, 9)), (row(1, 9, 10), row(0, 30, 39, ()), row(2, 0, 2)),
         (row(1, 10, 14), row(2, 2, 10)),  # rows of few tokens, as those that decode
-        (row(2, 10, 29, ()),),
-        (row(0, 39, 40), row(1, 14, 15), row(2, 29, 30)),
-    )
+        (row(2, 10, 29, ()),), (row(0, 39, 40), row(1, 14, 15), row(2, 29, 30)),
+    )  # fmt: skip
     for rows in steps:
         expected = eager.logits(rows)
         torch.testing.assert_close(replayed.logits(rows), expected, atol=1e-4, rtol=1e-3)

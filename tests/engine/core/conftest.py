@@ -289,22 +289,12 @@ class World:
         self.workers: list[Worker] = []
 
     def worker(
-        self,
-        name: str,
-        *,
-        runner: StepRunner | None = None,
-        link: Link | bool = True,
-        chunk: int = 8,
-        blocks: int | None = None,
-        step_turns: Callable[[], int] = lambda: 0,
-        grammars: Compilations | None = None,
-        adapters: SequenceOf[OfferedAdapter] = (),
-        adapters_in_memory: int = 8,
+        self, name: str, *, runner: StepRunner | None = None, link: Link | bool = True, chunk: int = 8,
+        blocks: int | None = None, step_turns: Callable[[], int] = lambda: 0, grammars: Compilations | None = None,
+        adapters: SequenceOf[OfferedAdapter] = (), adapters_in_memory: int = 8,
         open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
-        staged: tuple[int, int, float] | None = None,
-        profiler: StepProfiler | None = None,
-        **limits: int,
-    ) -> Worker:
+        staged: tuple[int, int, float] | None = None, profiler: StepProfiler | None = None, **limits: int,
+    ) -> Worker:  # fmt: skip
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
         runner, events, epoch = runner or self.make_runner(), EventLog(f"epoch-{name}"), f"epoch-{name}"

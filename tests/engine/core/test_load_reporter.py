@@ -64,14 +64,12 @@ LOST = "block 0 has 1 references and 0 owners"
 @pytest.mark.parametrize(
     ("history", "reports"),
     [
-        ("work lose report report", [LOST, LOST]),
-        ("work lose change report report", ["", LOST]),
-        ("work run lose report", [""]),
-        ("work report lose report work report", ["", "", LOST]),
+        ("work lose report report", [LOST, LOST]), ("work lose change report report", ["", LOST]),
+        ("work run lose report", [""]), ("work report lose report work report", ["", "", LOST]),
         ("work lose report work find report", [LOST, ""]),
     ],
     ids=["lost block", "nothing is checked during a change", "nor during work", "once after work", "until it is found"],
-)
+)  # fmt: skip
 def test_blocks_without_an_owner_are_reported_once_work_is_over(quiet, history, reports):
     results = [(name, getattr(quiet, name)()) for name in history.split()]
     assert [mismatch for name, mismatch in results if name == "report"] == reports

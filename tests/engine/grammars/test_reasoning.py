@@ -165,14 +165,12 @@ def test_a_position_goes_back_where_its_output_is_shorter():
 @pytest.mark.parametrize(
     "source",
     [
-        "{",
-        "[]",
-        '{"tokens": {"open": 1, "close": 100000, "open_in_prompt": true}}',
+        "{", "[]", '{"tokens": {"open": 1, "close": 100000, "open_in_prompt": true}}',
         '{"tokens": {"open": -1, "close": 1, "open_in_prompt": true}}',
         '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "haiku"}',
         '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "reasoning"}',
     ],
-)
+)  # fmt: skip
 def test_bounds_that_mean_nothing_are_refused(source):
     with pytest.raises(InvalidGrammar):
         compilations.compile_grammar(COMPILER, REASONING, source)

@@ -181,10 +181,8 @@ def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
 
 
 LAYERS = [
-    LinearShape(("o",), (64,)),
-    LinearShape(("q", "k", "v"), (320, 32, 32)),
-    LinearShape(("up", "down"), (96, 32)),
-]
+    LinearShape(("o",), (64,)), LinearShape(("q", "k", "v"), (320, 32, 32)), LinearShape(("up", "down"), (96, 32)),
+]  # fmt: skip
 SIZES = {name: size for layer in LAYERS for name, size in zip(layer.names, layer.outputs, strict=True)}
 ADAPTERS = {  # ranks by projection, tokens of each, tokens of the step
     "one token": ([{"q": 16}], [[0]], 1),

@@ -69,13 +69,11 @@ VOCABS = (63, 100, 500)
 NUMBERS = st.floats(2.0**-53, 1.0)
 MIXED = st.fixed_dictionaries(
     {
-        "numbers": NUMBERS,
-        "temperatures": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
-        "top_ks": st.sampled_from([0, 1, 2, 40, 62]),
-        "top_ps": st.sampled_from([0.0, 1e-6, 0.3, 0.95, 0.999999, 1.0]),
+        "numbers": NUMBERS, "temperatures": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
+        "top_ks": st.sampled_from([0, 1, 2, 40, 62]), "top_ps": st.sampled_from([0.0, 1e-6, 0.3, 0.95, 0.999999, 1.0]),
         "log_min_ps": st.sampled_from([-math.inf, math.log(1e-9), math.log(0.05), 0.0]),
     }
-)
+)  # fmt: skip
 
 
 @settings(max_examples=times(6), deadline=None)

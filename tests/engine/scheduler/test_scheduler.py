@@ -44,14 +44,12 @@ def test_a_prompt_alone_may_have_longer_chunks(before, after, expected):
 @pytest.mark.parametrize(
     ("first", "tokens", "fields", "cached"),
     [
-        (ask(14), (*prompt(12), 77, 78), {}, 12),
-        (ask(8), prompt(8), {}, 4),
+        (ask(14), (*prompt(12), 77, 78), {}, 12), (ask(8), prompt(8), {}, 4),
         (answered := ask(6, max_tokens=7), (*answered.prompt, *answered.expected[0], 5), {}, 12),
-        (ask(12), prompt(12), {"cache_salt": "other"}, 0),
-        (ask(12), prompt(12), {"adapter": "other"}, 0),
+        (ask(12), prompt(12), {"cache_salt": "other"}, 0), (ask(12), prompt(12), {"adapter": "other"}, 0),
     ],
     ids=["prefix", "all but the last token", "answer", "salt", "adapter"],
-)
+)  # fmt: skip
 def test_a_known_prefix_is_not_computed_again(first, tokens, fields, cached):
     worker = Worker()
     worker.add(first)

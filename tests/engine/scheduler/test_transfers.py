@@ -93,13 +93,11 @@ def happen(worker, transfer, name):
 @pytest.mark.parametrize(
     ("state", "used", "quarantined", "slots"),
     [
-        (In.PENDING, 0, 0, 0),
-        *((state, 2, 0, 1) for state in (In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING)),
+        (In.PENDING, 0, 0, 0), *((state, 2, 0, 1) for state in (In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING)),
         (In.ADOPTED, 2, 0, 1),  # as a running sequence
-        (In.QUARANTINED, 0, 2, 0),
-        (In.ABANDONED, 0, 0, 0),
+        (In.QUARANTINED, 0, 2, 0), (In.ABANDONED, 0, 0, 0),
     ],
-)
+)  # fmt: skip
 def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, used, quarantined, slots):
     worker, transfer = in_state(state)
     counts = worker.counts

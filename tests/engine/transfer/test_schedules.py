@@ -320,10 +320,8 @@ def play(seed, faults, device=""):
 
 FEW = settings(
     max_examples=times(15),  # pairs of schedules
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
+    deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 SEEDS = st.lists(st.integers(0, 2**48), min_size=2, max_size=2, unique=True)
 
 
@@ -336,17 +334,15 @@ UNRELIABLE = st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5
 
 DELAYED = partial(st.builds, Faults, chance(0.3))
 FAULTS = {
-    "deaths, stops and cancels": (DELAYED(), ""),
-    "the network breaks": (DELAYED(break_connection=chance(0.1)), ""),
+    "deaths, stops and cancels": (DELAYED(), ""), "the network breaks": (DELAYED(break_connection=chance(0.1)), ""),
     "messages are lost, doubled and reordered": (UNRELIABLE, ""),
     "bytes change on the way": (DELAYED(corrupt_message=chance(0.2), corrupt_put=chance(0.5)), ""),
     "slots, few and late": (DELAYED(break_connection=chance(0.05), corrupt_put=chance(0.2)), "staged"),
     "slots of the host, unreliable": (UNRELIABLE, "staged"),
     "straight from and to a device": (
-        st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)),
-        "direct",
+        st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)), "direct",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FAULTS)

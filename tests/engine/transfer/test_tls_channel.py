@@ -181,12 +181,10 @@ OTHER_NAME = f"{NOT_ACCEPTED}(not valid for|it is not for s-workers.demo.svc)"
         *(("other_name", connects, OTHER_NAME) for connects in (True, False)),
         *(("expired", connects, f"{NOT_ACCEPTED}certificate has expired") for connects in (True, False)),
         *(("foreign", connects, FOREIGN) for connects in (True, False)),
-        ("server_only", True, f"{NOT_ACCEPTED}purpose"),
-        ("without", True, "did not return a certificate"),
-        ("older TLS", True, "TLS with it failed: .*protocol"),
-        ("web", True, "its TLS is not for hand-offs"),
+        ("server_only", True, f"{NOT_ACCEPTED}purpose"), ("without", True, "did not return a certificate"),
+        ("older TLS", True, "TLS with it failed: .*protocol"), ("web", True, "its TLS is not for hand-offs"),
     ],
-)
+)  # fmt: skip
 def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(made, which, connects, reason):
     bad, good = contexts_of(made, which), read(made.good)
     one, other = ends(bad, good) if connects else ends(good, bad)

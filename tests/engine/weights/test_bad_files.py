@@ -47,13 +47,11 @@ HALF_QUERY = np.zeros((files.HIDDEN, 32), np.float16)
 TWO_BITS = np.zeros((files.HIDDEN, 84 * files.HIDDEN // 256), np.uint8)
 MOE_GGUF, SIGMOID = {"expert_count": 8, "expert_used_count": 2}, gguf.ExpertGatingFuncType.SIGMOID
 BAD_FILES = [
-    (lambda path: None, errors.ModelNotFound, "no such file"),
-    (holds(b""), errors.CorruptModel, "empty"),
+    (lambda path: None, errors.ModelNotFound, "no such file"), (holds(b""), errors.CorruptModel, "empty"),
     (holds(b"PK\x03\x04 a zip"), errors.CorruptModel, "not a GGUF"),
     (holds(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
     (holds(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
-    (cut(0.0005), errors.CorruptModel, "truncated"),
-    (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
+    (cut(0.0005), errors.CorruptModel, "truncated"), (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
     (without("blk.1.ffn_up.weight"), errors.MissingTensor, r"model\.layers\.1\.mlp\.up_proj\.weight"),
     (without("output_norm.weight"), errors.MissingTensor, r"model\.norm\.weight"),
     (with_tensor("blk.0.attn_q.weight", HALF_QUERY, Type.F16), errors.WrongShape, r"q_proj.*\[256, 32\].*\[256, 256\]"),
@@ -68,7 +66,7 @@ BAD_FILES = [
     (says("olmo2", sliding_window=4096), errors.UnsupportedModel, "attention.sliding_window"),
     (says("granite", rope_scaling_finetuned=False), errors.UnsupportedModel, "rope.scaling.finetuned"),
     (says(rope_dimension_count=files.HEAD // 2), errors.UnsupportedModel, "rotary"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("write", "kind", "text"), BAD_FILES)

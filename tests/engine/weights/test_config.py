@@ -90,19 +90,17 @@ def gguf_scaling(factors: tuple[float, ...] | None, **given: object) -> object:
 @pytest.mark.parametrize(
     ("factors", "given", "scaling"),
     [
-        (None, {}, None),
-        (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
+        (None, {}, None), (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
         (None, {"scaling.type": "linear", "scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (None, {"scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (None, {"scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (FACTORS, {"scaling.type": "none"}, {"rope_type": "factors", "factors": FACTORS}),
         (
-            FACTORS,
-            {"scaling.type": "linear", "scaling.factor": 4.0},
+            FACTORS, {"scaling.type": "linear", "scaling.factor": 4.0},
             {"rope_type": "factors", "factors": (4.0, 8.0, 16.0, 32.0)},
         ),
     ],
-)
+)  # fmt: skip
 def test_rotary_scalings_of_a_gguf_are_taken_as_llama_cpp_does(
     factors: tuple[float, ...] | None, given: dict[str, object], scaling: object
 ) -> None:

@@ -60,14 +60,12 @@ DENSE, MOE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 GPT_OSS = "gpt-oss in MXFP4"
 EXPERTS_DEQUANTIZED, EXPERTS_KEPT = (text.replace("14", "32") for text in (DEQUANTIZED, KEPT))
 FOLDERS = [
-    *((*row, DENSE) for row in DENSE_FOLDERS),
-    ("fp8, blocks", "auto", EXPERTS_DEQUANTIZED, MOE),
-    ("pack-quantized W4A16, bfloat16", "auto", EXPERTS_KEPT, MOE),
-    ("gptq", "auto", EXPERTS_KEPT, MOE),
+    *((*row, DENSE) for row in DENSE_FOLDERS), ("fp8, blocks", "auto", EXPERTS_DEQUANTIZED, MOE),
+    ("pack-quantized W4A16, bfloat16", "auto", EXPERTS_KEPT, MOE), ("gptq", "auto", EXPERTS_KEPT, MOE),
     ("awq", "auto", EXPERTS_KEPT, MOE),
     (GPT_OSS, "auto", "mxfp4 (FP4, a scale per 32 inputs): of 36 weights, 36 kept as codes", ""),
     (GPT_OSS, "float32", "of 36 weights, 36 dequantized to float32", ""),
-]
+]  # fmt: skip
 
 
 def written(path: Path, name: str, architecture: str = DENSE) -> Checkpoint:

@@ -133,13 +133,11 @@ async def test_what_claude_code_accounts_for_in_the_system_prompt_is_not_shown_t
 
 async def test_turns_of_one_role_are_one_turn(gateway, client):
     turns: Any = [
-        {"role": "user", "content": "a"},
-        {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        {"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
         {"role": "assistant", "content": "c"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]},
-        {"role": "system", "content": "d"},
-        {"role": "user", "content": "e"},
-    ]
+        {"role": "system", "content": "d"}, {"role": "user", "content": "e"},
+    ]  # fmt: skip
     await client.messages.create(**{**ASKED, "messages": turns})
     shown = [(message["role"], message["content"]) for message in gateway.tokens.messages]
     assert shown == [("user", "a\nb"), ("assistant", "c"), ("system", "d"), ("user", "e")]
@@ -165,10 +163,8 @@ async def test_errors_of_all_its_paths_have_that_shape(gateway):
     for path, status, kind in (("", 400, wrong), ("/count_tokens", 400, wrong), ("/batches", 404, missing)):
         response = await gateway.http.post(f"/v1/messages{path}", json={})
         assert (response.status_code, response.json()["type"], response.json()["error"]["type"]) == (
-            status,
-            "error",
-            kind,
-        )
+            status, "error", kind,
+        )  # fmt: skip
 
 
 def user(*content: Any) -> Any:

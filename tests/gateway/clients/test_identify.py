@@ -96,13 +96,11 @@ def _of(peer, *networks, **headers):
 @pytest.mark.parametrize(
     ("network", "peer", "tenant"),
     [
-        ("10.0.0.0/8", "10.1.2.3", "team"),
-        ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
-        ("10.0.0.0/8", "fd00::1", "address fd00::/64"),
-        ("fd00::/8", "fd00::1", "team"),
+        ("10.0.0.0/8", "10.1.2.3", "team"), ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
+        ("10.0.0.0/8", "fd00::1", "address fd00::/64"), ("fd00::/8", "fd00::1", "team"),
         ("10.1.2.3/32", "10.1.2.4", "address 10.1.2.4"),
     ],
-)
+)  # fmt: skip
 def test_which_peers_are_proxies(network, peer, tenant):
     assert _of(peer, network, x_legato_tenant="team").tenant == tenant
 

@@ -78,11 +78,9 @@ SECURED = {"name": "control-tls", "port": 8084}
 def test_worker_is_reached_with_tls_where_both_ends_have_it(ports):
     """A slice has the ports that its pods have: so pods of before and after a change go together."""
     slices = listed(
-        item("plain", pod("old", "10.0.0.1")),
-        item("permissive", pod("both", "10.0.0.2"), ports=(*CONTROL, SECURED)),
-        item("strict", pod("sealed", "10.0.0.3"), ports=(SECURED,)),
-        ports=ports,
-    )
+        item("plain", pod("old", "10.0.0.1")), item("permissive", pod("both", "10.0.0.2"), ports=(*CONTROL, SECURED)),
+        item("strict", pod("sealed", "10.0.0.3"), ports=(SECURED,)), ports=ports,
+    )  # fmt: skip
     old = WorkerAddress("old", "10.0.0.1:8082")
     if ports is PLAIN:
         assert workers(slices) == (WorkerAddress("both", "10.0.0.2:8082"), old)

@@ -155,11 +155,9 @@ class FakeApi:
 def listing(version, **pods):
     endpoints = [{"addresses": [at], "targetRef": {"kind": "Pod", "name": name}} for name, at in pods.items()]
     item = {
-        "metadata": {"name": "a", "resourceVersion": version},
-        "addressType": "IPv4",
-        "endpoints": endpoints,
+        "metadata": {"name": "a", "resourceVersion": version}, "addressType": "IPv4", "endpoints": endpoints,
         "ports": [{"name": "control", "port": 8082}],
-    }
+    }  # fmt: skip
     return 200, json.dumps({"metadata": {"resourceVersion": version}, "items": [item]}).encode()
 
 

@@ -277,13 +277,11 @@ def test_echoes_are_bounded_over_all_choices(characters, choices, refused):
 
 
 RESUMED = [
-    {"return_token_ids": True, "n": 2},
-    {"return_token_ids": True, "stop": "s.\n", **INCLUDED},
-    {"return_token_ids": True, "stop": ["éz", "\n\nA"]},
-    {**SHOWN, **INCLUDED, "return_token_ids": True},
+    {"return_token_ids": True, "n": 2}, {"return_token_ids": True, "stop": "s.\n", **INCLUDED},
+    {"return_token_ids": True, "stop": ["éz", "\n\nA"]}, {**SHOWN, **INCLUDED, "return_token_ids": True},
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "n": 2},
     {"messages": [USER, HALF], **CONTINUED, "echo": True},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -182,11 +182,9 @@ async def test_headers_at_their_extremes(gateway, name):
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05, 50)
 NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
 SAMPLING = [  # the makers' values, a request's fields, and what counts
-    (DEFAULTS, dict.fromkeys(NEUTRAL), (0.7, 0.8, 20, 0.05, 1.05)),
-    (DEFAULTS, NEUTRAL, (0, 1, 0, 0, 1)),
-    (DEFAULTS, {"top_k": 0}, (0.7, 0.8, 0, 0.05, 1.05)),
-    (GenerationDefaults(), {}, (1, 1, 0, 0, 1)),
-]
+    (DEFAULTS, dict.fromkeys(NEUTRAL), (0.7, 0.8, 20, 0.05, 1.05)), (DEFAULTS, NEUTRAL, (0, 1, 0, 0, 1)),
+    (DEFAULTS, {"top_k": 0}, (0.7, 0.8, 0, 0.05, 1.05)), (GenerationDefaults(), {}, (1, 1, 0, 0, 1)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("defaults", "fields", "expected"), SAMPLING)

@@ -45,15 +45,13 @@ async def test_wrong_values_are_named(gateway):
 
 
 ABSENT: list[tuple[dict[str, Any], str]] = [
-    ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"chat_template": "{{ messages }}"}, "chat_template"),
-    ({"documents": [{"title": "t", "text": "x"}]}, "documents"),
-    ({"stop_regex": "a+"}, "stop_regex"),
+    ({"modalities": ["text", "audio"]}, "modalities"), ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ({"documents": [{"title": "t", "text": "x"}]}, "documents"), ({"stop_regex": "a+"}, "stop_regex"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
     ),
-]
+]  # fmt: skip
 
 
 INSTEAD = {"chat_template": "is a program", "documents": "into a message", "stop_regex": "structured_outputs"}

@@ -163,11 +163,9 @@ VIEWS = st.builds(lambda name, fields: worker(name, **fields), st.sampled_from(N
 @settings(max_examples=times(40), deadline=None)
 @given(
     st.lists(VIEWS, max_size=8, unique_by=lambda view: view.name),
-    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 500)),
-    st.integers(1, 9000),
-    st.sampled_from(["Local", "Wait", "Fail"]),
-    st.sampled_from([0, 64, 2000]),
-)
+    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 500)), st.integers(1, 9000),
+    st.sampled_from(["Local", "Wait", "Fail"]), st.sampled_from([0, 64, 2000]),
+)  # fmt: skip
 def test_whatever_the_fleet_a_route_obeys_every_filter(workers, matches, tokens, unavailable, below):
     snapshot, wanted = FleetSnapshot(tuple(workers)), need(tokens)
     route = choose(wanted, snapshot, matches, Policy(below, unavailable))

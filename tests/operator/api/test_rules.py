@@ -345,18 +345,16 @@ def _beyond_ratio(decode, ratio, prefill):
     [
         (_budget(3), "gpuBudget", f"{BEYOND_BUDGET}decode 2 × 1 + prefill 1 × 2 = 4 > 3"),
         (  # decode's minimum needs two prefill workers
-            _budget(8) | {"scaling": {"gpuBudget": 8, "decode": {"min": 5, "max": 5}}},
-            "gpuBudget",
+            _budget(8) | {"scaling": {"gpuBudget": 8, "decode": {"min": 5, "max": 5}}}, "gpuBudget",
             f"{BEYOND_BUDGET}decode 5 × 1 + prefill 2 × 2 = 9 > 8",
         ),
         (_ratio("decode", 7), "maxDecodePerPrefill", _beyond_ratio(7, 2, 3)),
         (_fixed(1, 5), "maxDecodePerPrefill", _beyond_ratio(5, 4, 1)),
         (
-            {"scaling": {"decode": EMPTY}},
-            "decode.min",
+            {"scaling": {"decode": EMPTY}}, "decode.min",
             "can be 0 only if prefill.min is 0, too: decode 0, prefill 1: prefill workers need a decode worker",
         ),
     ],
-)
+)  # fmt: skip
 def test_sizes_that_contradict_each_other_are_refused_with_the_arithmetic(build, breaks, path, message):
     assert _problems(build(**breaks)) == [(f"spec.scaling.{path}", message)]

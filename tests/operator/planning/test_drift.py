@@ -23,14 +23,12 @@ def _changed(change):
 
 
 OTHERS_ADD = [
-    lambda live: live["metadata"]["labels"].update(b="2"),
-    lambda live: live.update(status={"ready": True}),
-    lambda live: live["spec"].pop("empty"),
-    lambda live: live["spec"]["containers"].insert(0, {"name": "sidecar"}),
+    lambda live: live["metadata"]["labels"].update(b="2"), lambda live: live.update(status={"ready": True}),
+    lambda live: live["spec"].pop("empty"), lambda live: live["spec"]["containers"].insert(0, {"name": "sidecar"}),
     lambda live: live["spec"]["containers"][0].update(image="added"),
     lambda live: live["spec"]["containers"][0]["env"].append({"name": "B"}),
     lambda live: live["spec"]["ports"][0].update(protocol="TCP"),
-]
+]  # fmt: skip
 CHANGED_OR_TAKEN = [
     lambda live: live["metadata"]["labels"].pop("a"), lambda live: live["metadata"].pop("labels"),
     lambda live: live["spec"].update(replicas=3), lambda live: live["spec"].update(args=["y", "x"]),

@@ -205,12 +205,10 @@ def test_service_whose_decode_workers_prefill_is_degraded_without_prefill_worker
 @pytest.mark.parametrize(
     ("prefill", "ready"),
     [
-        ({"message": "loading"}, ("False", "Starting")),
-        ({"downloading": True}, ("False", "Downloading")),
-        ({"refused": "no such flag"}, ("True", "Degraded")),
-        ({"unschedulable": True}, ("True", "Degraded")),
+        ({"message": "loading"}, ("False", "Starting")), ({"downloading": True}, ("False", "Downloading")),
+        ({"refused": "no such flag"}, ("True", "Degraded")), ({"unschedulable": True}, ("True", "Degraded")),
     ],
-)
+)  # fmt: skip
 def test_new_service_is_ready_when_all_its_pools_are_or_prefill_cannot_be(build, prefill, ready):
     item = build()
     objects = [i for i in _living(item) if i["kind"] != "ControllerRevision"]

@@ -66,11 +66,9 @@ def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere
 def test_ratio_is_to_the_cheapest_tuned_baseline_that_reaches_the_attainment():
     legato = Entry(result(gpu_hours=6.0))
     others = (
-        _entry(gpu_hours=5.0),
-        _entry("dynamo", gpu_hours=4.0, attainment=0.94),
-        _entry("schedule", "easy", gpu_hours=3.0),
-        _entry("clairvoyant", gpu_hours=2.0),
-    )
+        _entry(gpu_hours=5.0), _entry("dynamo", gpu_hours=4.0, attainment=0.94),
+        _entry("schedule", "easy", gpu_hours=3.0), _entry("clairvoyant", gpu_hours=2.0),
+    )  # fmt: skip
     comparison = Comparison((legato, *others))
     assert comparison.best("steady") == others[0]
     assert comparison.ratio(legato) == pytest.approx(1.2)

@@ -151,10 +151,8 @@ def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desi
         *arrivals,
         scaler=SteadyScaler(*sorted(((0, {"prefill": 1, "decode": 1}), *desired), key=lambda since: since[0])),
         spec=spec(scaling=bounds, drain={"deadline": "10s"}),
-        profile=msgspec.structs.replace(profile(kv_tokens, 7.0), windows=windows),
-        handoff_rate=rate,
-        kind=kind,
-    )
+        profile=msgspec.structs.replace(profile(kv_tokens, 7.0), windows=windows), handoff_rate=rate, kind=kind,
+    )  # fmt: skip
     assert result.offered == len(arrivals) == result.finished + result.refused
     assert result.unfinished == 0
 

@@ -81,14 +81,12 @@ BAD_AZURE = [
     [
         *(((MOONCAKE,), line, ":2: not a request", reason) for line, reason in BAD_MOONCAKE),
         *(((HEADER, "2023-11-16 18:17:03,1,1"), line, ":3: ", reason) for line, reason in BAD_AZURE),
-        ((), "a,b,c", ":1: ", "expected a JSON object"),
-        ((), "", ": ", "no requests"),
-        ((), " ", ": ", "no requests"),
+        ((), "a,b,c", ":1: ", "expected a JSON object"), ((), "", ": ", "no requests"), ((), " ", ": ", "no requests"),
         ((), HEADER, ": ", "no requests"),
         ((MOONCAKE,), "x" * (traces.MOST_LINE + 1), ":2: ", "longer than 1048576 bytes"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_a_bad_line_is_named_with_what_is_wrong(read, before, line, begin, reason):
     with pytest.raises(TraceError) as caught:
         read(*before, line)

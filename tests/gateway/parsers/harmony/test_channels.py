@@ -85,19 +85,15 @@ def test_only_special_tokens_have_a_meaning():
         "\ufdd0", ""
     )
     assert read(marked('<|channel|>commentary to=functions.f<|message|>{"a": "') + '<|call|>"}') == (
-        "",
-        "",
-        [("f", '{"a": "<|call|>"}')],
-    )
+        "", "", [("f", '{"a": "<|call|>"}')],
+    )  # fmt: skip
 
 
 def test_an_answer_may_continue_a_message_of_the_prompt():
     assert read(" day.", header=marked("assistant<|channel|>final<|message|>")) == ("", " day.", [])
     assert read(marked(f"more<|end|>{NEXT}{FINAL}"), header=marked("assistant<|channel|>analysis<|message|>")) == (
-        "more",
-        "Sunny.",
-        [],
-    )
+        "more", "Sunny.", [],
+    )  # fmt: skip
 
 
 def test_without_functions_nothing_is_called():
