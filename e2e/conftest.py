@@ -1,7 +1,8 @@
 """A cluster with the chart installed, in which each file of tests has a namespace of its own.
 
 Without a KUBECONFIG (`scripts/e2e` brings one) everything is skipped with the reason; in CI it fails. Files of tests
-run side by side, each in a process of pytest-xdist; those in shared/ run in one, since they share a service."""
+run side by side, each in a process of pytest-xdist; those in shared/ run in one, since they share a service.
+"""
 
 import contextlib
 import os

@@ -1,6 +1,7 @@
 """An older version, built from an older commit, is upgraded to the present one while two services answer.
 
-Both are releases for one namespace, with the present CRDs: how a release upgrades these is tested on an API server."""
+Both are releases for one namespace, with the present CRDs: how a release upgrades these is tested on an API server.
+"""
 
 import contextlib
 from collections.abc import Iterator

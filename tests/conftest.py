@@ -27,9 +27,11 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # Files that run in sequence in one process, by the name of the fixture that they share there. Tests of whole services
 # also have deadlines, which two of them would miss on the same cores. While they wait, other processes run other files.
 SHARING = {
-    "tests/system/": "service", "tests/gateway/tokenizer/": "tokenizer by transformers",
-    "tests/engine/test_first_example.py": "SmolLM2", "tests/engine/test_oracle.py": "SmolLM2",
-}  # fmt: skip
+    "tests/system/": "service",
+    "tests/gateway/tokenizer/": "tokenizer by transformers",
+    "tests/engine/test_first_example.py": "SmolLM2",
+    "tests/engine/test_oracle.py": "SmolLM2",
+}
 
 # Some images ask for no bytecode. Each process would then compile what it imports of this project, and rewrite the
 # assertions of all tests again.

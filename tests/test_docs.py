@@ -82,13 +82,18 @@ def test_docs_know_every_flag(command, module):
 @pytest.mark.parametrize(
     ("module", "page", "heading"),
     [
-        (bench, "bench.md", "Every flag"), (simulate, "simulate.md", "Every flag"),
-        (prepare, "settings.md", "`legato prepare`"), (record, "settings.md", "`legato record`"),
-        (profile, "settings.md", "`legato profile`"), (tune, "settings.md", "`legato tune`"),
-        (up, "settings.md", "`legato up`"), (validate, "settings.md", "`legato validate`"),
-        (logs, "settings.md", "`legato logs`"), (chat, "settings.md", "`legato chat`"),
+        (bench, "bench.md", "Every flag"),
+        (simulate, "simulate.md", "Every flag"),
+        (prepare, "settings.md", "`legato prepare`"),
+        (record, "settings.md", "`legato record`"),
+        (profile, "settings.md", "`legato profile`"),
+        (tune, "settings.md", "`legato tune`"),
+        (up, "settings.md", "`legato up`"),
+        (validate, "settings.md", "`legato validate`"),
+        (logs, "settings.md", "`legato logs`"),
+        (chat, "settings.md", "`legato chat`"),
     ],
-)  # fmt: skip
+)
 def test_docs_know_every_flag_of_a_command(module, page, heading):
     parser = ArgumentParser()
     module.add_flags(parser)

@@ -25,8 +25,19 @@ BOUNDED = {
     "what",
 }  # words of the code
 OBJECTS = {
-    "by", "direction", "gpu", "namespace", "objective", "pool", "service", "status", "tenant", "type", "worker", "xid",
-}  # fmt: skip
+    "by",
+    "direction",
+    "gpu",
+    "namespace",
+    "objective",
+    "pool",
+    "service",
+    "status",
+    "tenant",
+    "type",
+    "worker",
+    "xid",
+}
 BASE_UNITS = re.compile(r"_(ms|milliseconds|minutes|hours|kilobytes|mib|percent|perc)(_|$)")
 
 

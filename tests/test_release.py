@@ -12,9 +12,11 @@ CHANGELOG = (
 )
 CHART = "charts/legato/Chart.yaml"
 FILES = {
-    "pyproject.toml": '[project]\nversion = "1.2.0"\n', CHART: "apiVersion: v2\nversion: 1.2.0\nappVersion: 1.2.0\n",
-    "Dockerfile": "ARG VERSION=1.2.0\n", "CHANGELOG.md": CHANGELOG,
-}  # fmt: skip
+    "pyproject.toml": '[project]\nversion = "1.2.0"\n',
+    CHART: "apiVersion: v2\nversion: 1.2.0\nappVersion: 1.2.0\n",
+    "Dockerfile": "ARG VERSION=1.2.0\n",
+    "CHANGELOG.md": CHANGELOG,
+}
 
 
 def _tree(root: Path, **changed: str) -> Path:

@@ -15,9 +15,14 @@ from service import Service
 # A prompt of 100 tokens takes 0.84 s. 16 sequences decode within 90 % of the objective, on one worker.
 STEP = {"perStep": 0.02, "perRow": 0.01, "perContext": 0, "perToken": 0.008, "perPair": 0}
 SCALING = {
-    "mode": "Managed", "prefill": {"min": 1, "max": 4}, "decode": {"min": 1, "max": 4}, "gpuBudget": 6,
-    "maxPrefillPerDecode": 3, "maxDecodePerPrefill": 3, "scaleDownStabilization": "5s",
-}  # fmt: skip
+    "mode": "Managed",
+    "prefill": {"min": 1, "max": 4},
+    "decode": {"min": 1, "max": 4},
+    "gpuBudget": 6,
+    "maxPrefillPerDecode": 3,
+    "maxDecodePerPrefill": 3,
+    "scaleDownStabilization": "5s",
+}
 Serve = Callable[..., Service]
 
 
@@ -27,10 +32,16 @@ def serve(release: Release, namespace: Namespace) -> Serve:
 
     def apply(name: str, gateways: int = 1, step: Object = STEP, kv_tokens: int = 100_000, **scaling: Any) -> Service:
         text = paced.manifest(
-            name, step=step, kv_tokens=kv_tokens, requests={nodes.GPU: 1}, engine={"chunkTokens": 64},
-            gateway={"replicas": gateways}, routing={}, slo={"ttft": "2s", "tpot": "200ms"},
+            name,
+            step=step,
+            kv_tokens=kv_tokens,
+            requests={nodes.GPU: 1},
+            engine={"chunkTokens": 64},
+            gateway={"replicas": gateways},
+            routing={},
+            slo={"ttft": "2s", "tpot": "200ms"},
             scaling={**SCALING, **scaling},
-        )  # fmt: skip
+        )
         namespace.apply(text)
         return Service(namespace, name)
 

@@ -24,9 +24,13 @@ def service(serve: Callable[..., Service]) -> Service:
     ("load", "grows", "stays"), [(PROMPTS, "prefill", "decode"), (ANSWERS, "decode", "prefill")], ids=ROLES
 )
 def test_only_the_pool_grows_that_a_burst_needs(
-    service: Service, watch: Callable[[Service], Any], load: dict[str, Any], grows: str, stays: str,
+    service: Service,
+    watch: Callable[[Service], Any],
+    load: dict[str, Any],
+    grows: str,
+    stays: str,
     figure: Callable[[str, float | str], None],
-) -> None:  # fmt: skip
+) -> None:
     with watch(service) as samples:
         samples.until(_rests, "it rests")
         began = time.monotonic()

@@ -59,9 +59,11 @@ def test_strangers_reach_only_ports_of_clients_and_probes(
     (operator,) = release.operators()
     hosts = {**hosts, "operator": probe.address(release.namespace, operator)}
     allowed = {
-        hosts["prefill"]: {HEALTH}, hosts["decode"]: {HEALTH}, hosts["gateway"]: {HTTP, HEALTH},
+        hosts["prefill"]: {HEALTH},
+        hosts["decode"]: {HEALTH},
+        hosts["gateway"]: {HTTP, HEALTH},
         hosts["operator"]: {OPERATOR_HTTP},
-    }  # fmt: skip
+    }
     _until_reached(strangers, allowed)
     label = {"metadata": {"labels": {"app.kubernetes.io/name": "legato-operator"}}}
     strangers.patch("pods", probe.STRANGER, label)

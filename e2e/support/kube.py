@@ -20,16 +20,26 @@ PATIENCE = 300.0  # seconds; only a hang reaches it
 MERGE = "application/merge-patch+json"
 Resource = Literal[
     "events",
-    "horizontalpodautoscalers", "inferenceservices", "networkpolicies", "nodes", "poddisruptionbudgets", "pods",
+    "horizontalpodautoscalers",
+    "inferenceservices",
+    "networkpolicies",
+    "nodes",
+    "poddisruptionbudgets",
+    "pods",
     "secrets",
     "workerpools",
-]  # fmt: skip
+]
 GROUPS: dict[Resource, str] = {
-    "events": "/apis/events.k8s.io/v1", "horizontalpodautoscalers": "/apis/autoscaling/v2",
-    "inferenceservices": "/apis/serving.legato.dev/v1alpha1", "networkpolicies": "/apis/networking.k8s.io/v1",
-    "nodes": "/api/v1", "poddisruptionbudgets": "/apis/policy/v1", "pods": "/api/v1", "secrets": "/api/v1",
+    "events": "/apis/events.k8s.io/v1",
+    "horizontalpodautoscalers": "/apis/autoscaling/v2",
+    "inferenceservices": "/apis/serving.legato.dev/v1alpha1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    "nodes": "/api/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "pods": "/api/v1",
+    "secrets": "/api/v1",
     "workerpools": "/apis/serving.legato.dev/v1alpha1",
-}  # fmt: skip
+}
 
 
 def run(*command: str, stdin: str = "", patience: float = PATIENCE) -> str:

@@ -11,15 +11,20 @@ import kube
 from openai import OpenAI
 
 PROMPTS = (
-    "Tell me in a few sentences how rain comes about.", "Count from one to thirty in words.",
-    "Write a short letter to a friend about a walk in the mountains.", "Explain to a child why the sky is blue.",
-)  # fmt: skip
+    "Tell me in a few sentences how rain comes about.",
+    "Count from one to thirty in words.",
+    "Write a short letter to a friend about a walk in the mountains.",
+    "Explain to a child why the sky is blue.",
+)
 TOKENS = 24
 # An end of its own would make a stream short, or empty: it would be past what is done to the service meanwhile.
 ASK = {
-    "max_tokens": TOKENS, "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
+    "max_tokens": TOKENS,
+    "temperature": 0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
     "extra_body": {"ignore_eos": True},
-}  # fmt: skip
+}
 
 
 def completion(client: OpenAI, model: str, prompt: str) -> str:

@@ -11,9 +11,15 @@ PAIR = {"mode": "External", "prefill": {"min": 1, "max": 2}, "decode": {"min": 1
 
 
 def manifest(
-    name: str, step: Object = STREAMS, kv_tokens: int = 100_000, pod: Object | None = None,
-    requests: Object | None = None, engine: Object | None = None, gateway: Object | None = None, **spec: Any,
-) -> str:  # fmt: skip
+    name: str,
+    step: Object = STREAMS,
+    kv_tokens: int = 100_000,
+    pod: Object | None = None,
+    requests: Object | None = None,
+    engine: Object | None = None,
+    gateway: Object | None = None,
+    **spec: Any,
+) -> str:
     """Returns the text of a service and of its workers' profile. By default, every prompt is handed over.
 
     Args:
@@ -21,7 +27,8 @@ def manifest(
         pod: more of the `spec` of all its pods, gateways too
         requests: more of what a worker requests
         engine, gateway: more of these fields
-        spec: other fields of the manifest, instead of those here"""
+        spec: other fields of the manifest, instead of those here
+    """
     profile = {"source": "made up", "step": step, "kvTokens": kv_tokens, "startSeconds": 0.5}
     mount = {"name": "worker", "volumeMounts": [{"name": "profile", "mountPath": "/profiles"}]}
     volume = {"name": "profile", "configMap": {"name": f"{name}-profile"}}
@@ -31,14 +38,19 @@ def manifest(
     }
     fields = {
         "model": {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": 8192},
-        "engine": {"runner": "Paced", "profile": "/profiles/paced.json", **(engine or {})}, "prefill": pool,
+        "engine": {"runner": "Paced", "profile": "/profiles/paced.json", **(engine or {})},
+        "prefill": pool,
         "decode": pool,
         "gateway": {
-            "resources": {"requests": {"cpu": "20m", "memory": "150Mi"}}, "template": {"spec": pod or {}},
+            "resources": {"requests": {"cpu": "20m", "memory": "150Mi"}},
+            "template": {"spec": pod or {}},
             **(gateway or {}),
         },
-        "routing": {"localPrefillBelowTokens": 0}, "scaling": PAIR, "drain": {"deadline": "30s"}, **spec,
-    }  # fmt: skip
+        "routing": {"localPrefillBelowTokens": 0},
+        "scaling": PAIR,
+        "drain": {"deadline": "30s"},
+        **spec,
+    }
     objects = [
         _object("v1", "ConfigMap", f"{name}-profile", data={"paced.json": json.dumps(profile)}),
         _object("serving.legato.dev/v1alpha1", "InferenceService", name, spec=fields),

@@ -124,10 +124,13 @@ class Samples:
         (worker,) = (c for c in pod["spec"]["containers"] if c["name"] == "worker")
         requests = worker["resources"].get("requests", {})
         return Seen(
-            metadata["uid"], metadata["labels"]["serving.legato.dev/role"],
-            metadata["labels"]["serving.legato.dev/pod-revision"], metadata["uid"] in self._were_ready,
-            service.stays(metadata), 0 if ended else int(requests.get(GPU, 0)),
-        )  # fmt: skip
+            metadata["uid"],
+            metadata["labels"]["serving.legato.dev/role"],
+            metadata["labels"]["serving.legato.dev/pod-revision"],
+            metadata["uid"] in self._were_ready,
+            service.stays(metadata),
+            0 if ended else int(requests.get(GPU, 0)),
+        )
 
 
 def violations(samples: list[Sample], spec: Mapping[str, Any]) -> Iterator[str]:

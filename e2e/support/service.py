@@ -164,9 +164,12 @@ class Service:
     def ask(self, question: str, max_tokens: int = 32) -> tuple[str, dict[str, Any]]:
         """Returns the answer, and the route that the request took."""
         answer = self.client.chat.completions.with_raw_response.create(
-            model=self.name, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=max_tokens,
+            model=self.name,
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=max_tokens,
             extra_headers={"x-legato-explain": "true"},
-        )  # fmt: skip
+        )
         return answer.parse().choices[0].message.content or "", json.loads(answer.headers["x-legato-route"])
 
 

@@ -91,10 +91,16 @@ def read_settings(objects: list[Object]) -> operator_settings.OperatorSettings:
 
 DIGEST = "sha256:" + "a" * 64
 BY_DEFAULT = {
-    "namespaces": (), "http_port": names.OPERATOR_PORT, "token_role": "legato-tokens", "service_account": "legato",
-    "tracing_endpoint": "", "upgrade_services": 1, "upgrade_pause": 60.0, "token_lifetime": 30,
+    "namespaces": (),
+    "http_port": names.OPERATOR_PORT,
+    "token_role": "legato-tokens",
+    "service_account": "legato",
+    "tracing_endpoint": "",
+    "upgrade_services": 1,
+    "upgrade_pause": 60.0,
+    "token_lifetime": 30,
     "gpu_resources": ("nvidia.com/gpu",),
-}  # fmt: skip
+}
 IMAGES = {
     "engine_image": "example.com/ai/legato/engine:1.2",
     "gateway_image": "example.com/ai/legato/gateway:0.1.0",
@@ -231,18 +237,28 @@ def test_the_right_to_make_routes_can_be_left_out(scope):
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        ("operator.replica=2", "replica"), ("operator.replicas=-1", "replicas"), ("operator.httpPort=80", "httpPort"),
-        ("images.pullPolicy=Sometimes", "pullPolicy"), ("images.engine.digest=sha256:abc", "digest"),
-        ("images.operator.repository=", "repository"), ("watchNamespaces={Models}", "watchNamespaces"),
-        ("watchNamespaces=models", "watchNamespaces"), ("gpuResources={gpu}", "gpuResources"),
-        ("gpuResources={}", "gpuResources"), ("tracingEndpoint=collector:4318", "tracingEndpoint"),
-        ("upgrade.services=-1", "services"), ("upgrade.pause=60", "pause"),
-        ("tokenLifetimeDays=-1", "tokenLifetimeDays"), ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
-        ("ingresses[0].service=a", "hosts"), ("httpRoutes[0].service=a", "parentRefs"),
+        ("operator.replica=2", "replica"),
+        ("operator.replicas=-1", "replicas"),
+        ("operator.httpPort=80", "httpPort"),
+        ("images.pullPolicy=Sometimes", "pullPolicy"),
+        ("images.engine.digest=sha256:abc", "digest"),
+        ("images.operator.repository=", "repository"),
+        ("watchNamespaces={Models}", "watchNamespaces"),
+        ("watchNamespaces=models", "watchNamespaces"),
+        ("gpuResources={gpu}", "gpuResources"),
+        ("gpuResources={}", "gpuResources"),
+        ("tracingEndpoint=collector:4318", "tracingEndpoint"),
+        ("upgrade.services=-1", "services"),
+        ("upgrade.pause=60", "pause"),
+        ("tokenLifetimeDays=-1", "tokenLifetimeDays"),
+        ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
+        ("ingresses[0].service=a", "hosts"),
+        ("httpRoutes[0].service=a", "parentRefs"),
         ("ingresses[0].service=a,ingresses[0].hosts={a},ingresses[0].port=8080", "port"),
-        ("priorityClasses[0].name=a", "value"), ("test.timeoutSeconds=0", "timeoutSeconds"),
+        ("priorityClasses[0].name=a", "value"),
+        ("test.timeoutSeconds=0", "timeoutSeconds"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_refused_by_its_name(value, name):
     done = helm("template", "legato", str(CHART), "--set", value)
     assert done.returncode != 0

@@ -67,16 +67,19 @@ def test_an_unknown_command_names_those_that_exist(legato):
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [
-        ("worker", "torch", "engine"), ("gateway", "kubernetes.client", "gateway"),
-        ("status", "kubernetes.client", "operator"), ("up", "numba", "local"),
+        ("worker", "torch", "engine"),
+        ("gateway", "kubernetes.client", "gateway"),
+        ("status", "kubernetes.client", "operator"),
+        ("up", "numba", "local"),
     ],
-)  # fmt: skip
+)
 def test_the_extra_follows_from_the_command_and_its_missing_package(command, missing, extra):
     assert extras.advice(command, missing).endswith(f"not installed: pip install 'legato[{extra}]'")
 
 
 @pytest.fixture
 def lacking(monkeypatch):
+
     def lack(module):
         def run(_):
             raise ModuleNotFoundError(name=module)
@@ -101,8 +104,16 @@ def test_a_missing_module_of_legato_itself_is_raised_as_a_fault(lacking):
 
 
 COMMANDS = [
-    "chat hello", "describe", "explain scaling", "logs", "record FILE", "scale decode 2", "state", "status", "ui",
-]  # fmt: skip
+    "chat hello",
+    "describe",
+    "explain scaling",
+    "logs",
+    "record FILE",
+    "scale decode 2",
+    "state",
+    "status",
+    "ui",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

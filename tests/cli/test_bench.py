@@ -131,11 +131,15 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--concurrency 0", "--concurrency"), ("--rate -1", "--rate"), ("--workload x", "--workload"),
-        ("--concurrency a", "--concurrency"), ("--concurrency 1 --rate 1", "legato bench:"),
+        ("--concurrency 0", "--concurrency"),
+        ("--rate -1", "--rate"),
+        ("--workload x", "--workload"),
+        ("--concurrency a", "--concurrency"),
+        ("--concurrency 1 --rate 1", "legato bench:"),
         ("--model m --workload trace", "legato bench:"),
         ("--model m --workload trace --trace /dev/null", "legato bench: /dev/null: no requests"),
-        ("--burst 8", "not a valid phase: 8 (RATE:DURATION, such as 8:60s)"), ("--burst 0:1s", "0"),
+        ("--burst 8", "not a valid phase: 8 (RATE:DURATION, such as 8:60s)"),
+        ("--burst 0:1s", "0"),
         ("--burst 1:1s --rate 2", "--rate and --burst cannot be given together"),
         ("--burst 1:1s --workload trace", "--burst has arrival times of its own"),
         ("--input-tokens 1,2", "several --input-tokens need --matrix"),
@@ -147,7 +151,7 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives():
         ("--matrix --sampling warm", "not a valid sampling: warm (greedy, sampled, penalized)"),
         ("--matrix --json /", "--json: cannot write to /"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_and_contradictions_exit_with_2(arguments, said, legato):
     code, _, err = legato("bench", "--url", "http://127.0.0.1:1", *arguments.split())
     assert (code, said in err) == (2, True)

@@ -32,6 +32,7 @@ async def gateway():
 
 @pytest.fixture
 def piped(gateway, legato, monkeypatch):
+
     async def run(question, *arguments):
         monkeypatch.setattr(sys, "stdin", io.StringIO(question))
         return await asyncio.to_thread(legato, "chat", *arguments)
@@ -105,9 +106,13 @@ async def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer
         person.press("\x04")
         assert await person.process.wait() == 0
     assert [(message["role"], message["content"]) for message in gateway.bodies[-1]["messages"]] == [
-        ("system", "Be brief"), ("user", "one two"), ("assistant", "one two "), ("user", "very slow"),
-        ("assistant", "very slow "), ("user", "three"),
-    ]  # fmt: skip
+        ("system", "Be brief"),
+        ("user", "one two"),
+        ("assistant", "one two "),
+        ("user", "very slow"),
+        ("assistant", "very slow "),
+        ("user", "three"),
+    ]
 
 
 async def test_in_a_pipe_all_of_the_input_is_one_question(gateway, piped):

@@ -37,12 +37,18 @@ def _completed(script, folder, *words):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["sta"], {"state", "status"}), (["rotate-t"], {"rotate-token"}), (["status", "--out"], {"--output"}),
-        (["status", "--output", ""], {"text", "json"}), (["scale", ""], {"prefill", "decode"}),
-        (["completion", "z"], {"zsh"}), (["up", "-f", "man"], {"manifest.yaml"}),
-        (["validate", "man"], {"manifest.yaml"}), (["explain", "sca"], {"scaling"}), (["nonsense"], {""}),
+        (["sta"], {"state", "status"}),
+        (["rotate-t"], {"rotate-token"}),
+        (["status", "--out"], {"--output"}),
+        (["status", "--output", ""], {"text", "json"}),
+        (["scale", ""], {"prefill", "decode"}),
+        (["completion", "z"], {"zsh"}),
+        (["up", "-f", "man"], {"manifest.yaml"}),
+        (["validate", "man"], {"manifest.yaml"}),
+        (["explain", "sca"], {"scaling"}),
+        (["nonsense"], {""}),
     ],
-)  # fmt: skip
+)
 def test_bash_completes_commands_flags_values_and_files(script, tmp_path, words, offered):
     (tmp_path / "manifest.yaml").touch()
     assert _completed(script("bash"), tmp_path, "legato", *words) == offered

@@ -53,18 +53,22 @@ def _broken(path, value):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{", "truncated"), (b"\xff", "malformed"), (b"[" * 100_000, "Expected `object`"), (("version", 2), "version"),
+        (b"{", "truncated"),
+        (b"\xff", "malformed"),
+        (b"[" * 100_000, "Expected `object`"),
+        (("version", 2), "version"),
         (("signals.workers.0.pool", "both"), "Invalid enum value 'both'"),
         (("signals.workers.0.age", -1), r"not a valid number: -1 .* at signals.workers\[0\].age"),
         (("signals.traffic.queued", 10**16), "not a valid number: 1e"),
         (("signals.traffic.seconds", 0), "seconds and recent_seconds must be above 0"),
         (("signals.traffic.recent_seconds", 0), "seconds and recent_seconds must be above 0"),
-        (("desired", {}), "the same pools"), (("targets", {"decode": 1}), "the same pools"),
+        (("desired", {}), "the same pools"),
+        (("targets", {"decode": 1}), "the same pools"),
         (("signals.workers.2.blocks.size", 0), "size of blocks must be 1 or more"),
         (("signals.workers.0.prefill_cost", {"per_token": 1, "chunk_tokens": 0}), "chunk_tokens must be 1 or more"),
         (("time", None), "Expected `float`"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_is_not_a_round_is_refused_with_the_reason(line, message):
     with pytest.raises(BadRound, match=message):
         signal_round.decode(line if isinstance(line, bytes) else _broken(*line))

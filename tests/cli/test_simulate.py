@@ -63,6 +63,7 @@ def replay(simulate):
 
 @pytest.fixture
 def results(files, simulate):
+
     def run(*flags, **given):
         assert simulate(*flags, "--json", "out.json", **given).code == 0
         return json.loads((files / "out.json").read_text())["results"]

@@ -168,10 +168,15 @@ def prompts(smollm2_tokenizer: Any) -> list[list[int]]:
     """Eight prompts as ids of SmolLM2: short ones, long ones, multi-byte text and chats."""
     story = "The lighthouse keeper wrote down the weather, the ships and the birds of every day. "
     texts = [
-        "The capital of France is", "def fibonacci(n):\n    ", story * 5, "日本の首都は東京です。フランスの首都は",
-        "Emoji: 🙂🚀🌍 and accents: éàüñ çøå. Continue: 🙂🚀", _chat("What is gravity?"),
-        _chat("Übersetze ins Englische: Der Hund schläft im Garten."), story * 120,
-    ]  # fmt: skip
+        "The capital of France is",
+        "def fibonacci(n):\n    ",
+        story * 5,
+        "日本の首都は東京です。フランスの首都は",
+        "Emoji: 🙂🚀🌍 and accents: éàüñ çøå. Continue: 🙂🚀",
+        _chat("What is gravity?"),
+        _chat("Übersetze ins Englische: Der Hund schläft im Garten."),
+        story * 120,
+    ]
     return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:100] for text in texts]
 
 

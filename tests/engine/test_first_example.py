@@ -1,6 +1,7 @@
 """The first question of the README, with the format that this processor gets by default: it is answered correctly.
 
-The built-in model is small: that no rounding decides such an answer is a property of the question, too."""
+The built-in model is small: that no rounding decides such an answer is a property of the question, too.
+"""
 
 from legato_engine.runner.plan import RunnerOptions
 from legato_engine.runner.runner import Runner

@@ -100,14 +100,21 @@ def inverted(distribution: list[float], at: float) -> int:
 
 
 CASES = [
-    {}, *({"temperature": temperature} for temperature in (0.0, 0.3, 2.5)),
-    *({"top_k": count} for count in (1, 5, VOCAB + 9)), *({"top_p": share} for share in (0.01, 0.7)),
-    *({"min_p": share} for share in (0.2, 1.0)), {"top_k": 10, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
-    {"presence_penalty": 1.5}, {"frequency_penalty": -1.1, "temperature": 0.0}, {"repetition_penalty": 1.8},
+    {},
+    *({"temperature": temperature} for temperature in (0.0, 0.3, 2.5)),
+    *({"top_k": count} for count in (1, 5, VOCAB + 9)),
+    *({"top_p": share} for share in (0.01, 0.7)),
+    *({"min_p": share} for share in (0.2, 1.0)),
+    {"top_k": 10, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": -1.1, "temperature": 0.0},
+    {"repetition_penalty": 1.8},
     {"repetition_penalty": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.7, "temperature": 0.0},
-    {"logit_bias": {4: 100.0}}, {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
+    {"logit_bias": {4: 100.0}},
+    {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
     *({"min_tokens": least, "stop_token_ids": tuple(range(40)), "temperature": 0.0} for least in (3, 4, 6)),
-    {"min_tokens": 2, "stop_token_ids": tuple(range(40))}, {"allowed_token_ids": (7, 3, 49, 7)},
+    {"min_tokens": 2, "stop_token_ids": tuple(range(40))},
+    {"allowed_token_ids": (7, 3, 49, 7)},
     {"allowed_token_ids": (7, 3, 49), "temperature": 0.0, "logit_bias": {9: 100.0}},
     {"bad_words": tuple((token,) for token in range(45)), "temperature": 0.0},
     {
@@ -115,7 +122,7 @@ CASES = [
         "logit_bias": dict.fromkeys((4, 8, 1, 2), 50.0),
     },
     {"allowed_token_ids": (4, 8, 1), "bad_words": ((9, 4), (5, 9, 8)), "top_k": 3, "presence_penalty": 1.0},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -129,11 +136,13 @@ def test_every_parameter_means_what_the_reference_says(case, choose):
 @pytest.mark.parametrize(
     "penalties",
     [
-        {"repetition_penalty": 1.3}, {"frequency_penalty": 0.7}, {"presence_penalty": 1.1},
+        {"repetition_penalty": 1.3},
+        {"frequency_penalty": 0.7},
+        {"presence_penalty": 1.1},
         {"repetition_penalty": 1.3, "frequency_penalty": -0.4},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_penalties_read_each_token_once(penalties, choose):
     """However long the sequence is; and they are those of all of them."""
     tokens = WatchedTokens([3, 3, 7, 11] * 100 + [5, 9, 5])
@@ -153,12 +162,16 @@ def test_penalties_read_each_token_once(penalties, choose):
 @given(
     st.lists(
         st.builds(
-            draw, st.lists(st.integers(0, 9)).map(tuple), repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
-            frequency_penalty=st.sampled_from([0.0, 0.5, -1.3]), presence_penalty=st.sampled_from([0.0, 0.9, -0.2]),
+            draw,
+            st.lists(st.integers(0, 9)).map(tuple),
+            repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
+            frequency_penalty=st.sampled_from([0.0, 0.5, -1.3]),
+            presence_penalty=st.sampled_from([0.0, 0.9, -0.2]),
         ),
-        min_size=1, max_size=4,
+        min_size=1,
+        max_size=4,
     )
-)  # fmt: skip
+)
 def test_penalized_logits_are_those_of_the_reference(draws):
     logits = random_logits(len(draws), 12)
     logits[:, 3] = -math.inf
@@ -190,11 +203,13 @@ def test_only_tokens_that_may_follow_are_sampled(allowed, words, output, tempera
 @pytest.mark.parametrize(
     "changes",
     [
-        {"logit_bias": {3: 100.0}, "bad_words": ((4,),)}, {"logit_bias": {3: -100.0}, "allowed_token_ids": (3, 5)},
-        {"repetition_penalty": 1.1, "bad_words": ((4,),)}, {"frequency_penalty": -2.0, "allowed_token_ids": (9, 5)},
+        {"logit_bias": {3: 100.0}, "bad_words": ((4,),)},
+        {"logit_bias": {3: -100.0}, "allowed_token_ids": (3, 5)},
+        {"repetition_penalty": 1.1, "bad_words": ((4,),)},
+        {"frequency_penalty": -2.0, "allowed_token_ids": (9, 5)},
         {"presence_penalty": 2.0, "allowed_token_ids": (9,)},
     ],
-)  # fmt: skip
+)
 def test_tokens_that_a_grammar_has_masked_stay_so_under_bias_and_penalties(changes, temperature, choose):
     """Also where nothing else is left: that is reported, and no token is sampled that may not follow."""
     logits = torch.full((1, VOCAB), -math.inf)
@@ -276,10 +291,14 @@ def test_logprobs_are_those_of_the_unchanged_logits(choose):
 
 @settings(max_examples=times(50), deadline=None)
 @given(
-    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]), seed=st.integers(0, 99), ties=st.booleans(),
-    temperature=st.sampled_from([0.05, 0.8, 1.0, 7.0]), top_k=st.sampled_from([0, 1, 2, 40, 700, 2999, 3000, 5000]),
-    top_p=st.sampled_from([1e-6, 0.3, 0.95, 0.999999, 1.0]), min_p=st.sampled_from([0.0, 0.0, 1e-9, 0.05, 1.0]),
-)  # fmt: skip
+    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
+    seed=st.integers(0, 99),
+    ties=st.booleans(),
+    temperature=st.sampled_from([0.05, 0.8, 1.0, 7.0]),
+    top_k=st.sampled_from([0, 1, 2, 40, 700, 2999, 3000, 5000]),
+    top_p=st.sampled_from([1e-6, 0.3, 0.95, 0.999999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 1e-9, 0.05, 1.0]),
+)
 def test_both_ways_to_draw_agree(spread: float, seed: int, ties: bool, **mixed: float) -> None:
     """By torch for any device, and by the kernel for processors: whatever the shape of the distribution."""
     logits = random_logits(4, 3000, seed) * spread
@@ -330,10 +349,12 @@ def test_a_row_that_is_not_numbers_fails_alone(bad, changes, choose):
 EXTREMES = [
     *({name: bound} for name, interval in RANGES.items() for bound in interval),
     *({"presence_penalty": bound, "frequency_penalty": bound} for bound in (-2.0, 2.0)),
-    *({"logit_bias": dict.fromkeys(range(VOCAB), bound)} for bound in LOGIT_BIAS), {"logprobs": MAX_LOGPROBS},
-    {"allowed_token_ids": (VOCAB - 1,)}, {"bad_words": tuple((token,) for token in range(VOCAB - 1))},
+    *({"logit_bias": dict.fromkeys(range(VOCAB), bound)} for bound in LOGIT_BIAS),
+    {"logprobs": MAX_LOGPROBS},
+    {"allowed_token_ids": (VOCAB - 1,)},
+    {"bad_words": tuple((token,) for token in range(VOCAB - 1))},
     {"repetition_penalty": 1e-40},  # beyond what a server allows, which may be of another version
-]  # fmt: skip
+]
 TOGETHER = {name: value for one in EXTREMES[-2::-1] for name, value in one.items() if name != "allowed_token_ids"}
 
 

@@ -42,13 +42,21 @@ def some_params(random: Random) -> SamplingParams:
         return value if random.random() < 0.3 else other
 
     return SamplingParams(
-        max_tokens=random.randrange(1, 40), seed=random.randrange(1 << 60),
-        temperature=random.choice([0.0, 0.0, 0.5, 1.5]), top_p=perhaps(0.8, 1.0), top_k=perhaps(3, 0),
-        repetition_penalty=perhaps(1.2, 1.0), frequency_penalty=perhaps(0.3, 0.0), presence_penalty=perhaps(-0.5, 0.0),
-        allowed_token_ids=random.choice([(), FEW, FEW[:2]]), bad_words=perhaps(((FEW[0], FEW[1], FEW[0]),), ()),
-        min_tokens=perhaps(6, 0), stop_token_ids=(END, *perhaps((FEW[2],), ())), logprobs=perhaps(2, None),
+        max_tokens=random.randrange(1, 40),
+        seed=random.randrange(1 << 60),
+        temperature=random.choice([0.0, 0.0, 0.5, 1.5]),
+        top_p=perhaps(0.8, 1.0),
+        top_k=perhaps(3, 0),
+        repetition_penalty=perhaps(1.2, 1.0),
+        frequency_penalty=perhaps(0.3, 0.0),
+        presence_penalty=perhaps(-0.5, 0.0),
+        allowed_token_ids=random.choice([(), FEW, FEW[:2]]),
+        bad_words=perhaps(((FEW[0], FEW[1], FEW[0]),), ()),
+        min_tokens=perhaps(6, 0),
+        stop_token_ids=(END, *perhaps((FEW[2],), ())),
+        logprobs=perhaps(2, None),
         prompt_logprobs=perhaps(1, None),
-    )  # fmt: skip
+    )
 
 
 def some_requests(seed: int) -> list[Request]:
@@ -67,7 +75,8 @@ def some_requests(seed: int) -> list[Request]:
 def answers(runner: Runner, seed: int, drafts: int) -> tuple[dict[Any, Any], int]:
     """Tokens, logprobs and finish reason or fault of each choice, and how many drafts were right.
 
-    There are too few blocks for all, so that some are preempted, and they arrive one after the other."""
+    There are too few blocks for all, so that some are preempted, and they arrive one after the other.
+    """
     limits = SchedulerLimits("unified", 4, max_length=48, chunk_tokens=7, max_running=6, growth_tokens=1, drafts=drafts)
     pool = BlockPool(40, EventLog("epoch"))
     scheduler = Scheduler(limits, pool, "revision", PromptLookup() if drafts else None)

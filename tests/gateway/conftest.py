@@ -1,6 +1,7 @@
 """A gateway without HTTP in front of scripted workers: real sockets, no model.
 
-That with HTTP, over a relay that plays scripts, is in `scripted_gateway`."""
+That with HTTP, over a relay that plays scripts, is in `scripted_gateway`.
+"""
 
 import asyncio
 import contextlib

@@ -24,14 +24,18 @@ BODIES = {
     openai.CompletionBody: completion.CompletionCreateParamsStreaming,
     responses.ResponsesBody: response_create_params.ResponseCreateParamsStreaming,
     responses.InputTokensBody: input_token_count_params.InputTokenCountParams,
-    responses.TextConfig: response_text_config_param.ResponseTextConfigParam, responses.Reasoning: reasoning.Reasoning,
+    responses.TextConfig: response_text_config_param.ResponseTextConfigParam,
+    responses.Reasoning: reasoning.Reasoning,
     anthropic.MessagesBody: message_create_params.MessageCreateParamsStreaming,
     anthropic.CountTokensBody: message_count_tokens_params.MessageCountTokensParams,
-    anthropic.MessageParam: messages.UserMessageParam, anthropic.TextBlock: messages.TextBlockParam,
-    anthropic.ToolUseBlock: messages.ToolUseBlockParam, anthropic.ToolResultBlock: messages.ToolResultBlockParam,
-    anthropic.ToolParam: messages.ToolParam, anthropic.OutputConfig: messages.OutputConfigParam,
+    anthropic.MessageParam: messages.UserMessageParam,
+    anthropic.TextBlock: messages.TextBlockParam,
+    anthropic.ToolUseBlock: messages.ToolUseBlockParam,
+    anthropic.ToolResultBlock: messages.ToolResultBlockParam,
+    anthropic.ToolParam: messages.ToolParam,
+    anthropic.OutputConfig: messages.OutputConfigParam,
     anthropic.OutputFormat: messages.JSONOutputFormatParam,
-}  # fmt: skip
+}
 OPTIONS = (response_create_params.StreamOptions, stream_options.ChatCompletionStreamOptionsParam)
 CHOICES = [getattr(messages, f"ToolChoice{kind}Param") for kind in ("Auto", "Any", "Tool", "None")]
 PAIRS = [*BODIES.items(), *((openai.StreamOptions, each) for each in OPTIONS)]

@@ -68,8 +68,10 @@ WRONG = {
     '{"top_k": 20.5}': "top_k: not a valid value: 20.5 (a whole number from -1 to 2147483647)",
     '{"repetition_penalty": 0}': "repetition_penalty: not a valid value: 0 (a number from 0.01 to 100.0)",
     '{"max_new_tokens": 0}': "max_new_tokens: not a valid value: 0 (a whole number from 1 to 2147483647)",
-    '{"temperature": 0.5': "not valid JSON", "[" * 100_000: "not valid JSON", "[1]": "not a JSON object",
-}  # fmt: skip
+    '{"temperature": 0.5': "not valid JSON",
+    "[" * 100_000: "not valid JSON",
+    "[1]": "not a JSON object",
+}
 
 
 def test_what_cannot_be_used_is_refused_with_file_and_key(tmp_path):
@@ -92,9 +94,13 @@ def test_a_gguf_that_cannot_be_used_is_refused_with_file_and_key(tmp_path):
 
 
 WRONG_ENDS = {
-    '"</s>"': "'</s>' (0 to 99)", "[1, true]": "True (0 to 99)", "-1": "-1 (0 to 99)", "[2, 100]": "100 (0 to 99)",
-    "1.5": "1.5 (0 to 99)", str(list(range(49))): "49 tokens (at most 48)",
-}  # fmt: skip
+    '"</s>"': "'</s>' (0 to 99)",
+    "[1, true]": "True (0 to 99)",
+    "-1": "-1 (0 to 99)",
+    "[2, 100]": "100 (0 to 99)",
+    "1.5": "1.5 (0 to 99)",
+    str(list(range(49))): "49 tokens (at most 48)",
+}
 
 
 def test_ends_of_sequence_that_no_worker_would_take_are_refused_at_the_start(tmp_path):

@@ -69,9 +69,13 @@ async def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, m
 
 
 PATHS = {  # by path: the status at each port, with the service's token, and at the control port without it
-    "/demand": (404, 404, 200, 401), "/state": (404, 404, 200, 401), "/metrics": (404, 200, 404, 401),
-    "/v1/models": (200, 404, 200, 401), "/healthz": (200, 200, 404, 401), "/readyz": (200, 200, 404, 401),
-}  # fmt: skip
+    "/demand": (404, 404, 200, 401),
+    "/state": (404, 404, 200, 401),
+    "/metrics": (404, 200, 404, 401),
+    "/v1/models": (200, 404, 200, 401),
+    "/healthz": (200, 200, 404, 401),
+    "/readyz": (200, 200, 404, 401),
+}
 
 
 async def test_each_port_answers_what_is_its_own_and_the_control_port_only_with_the_token(lab, model, tmp_path):

@@ -54,13 +54,16 @@ INTERNAL = "--internal-tls-folder=tls --internal-tls-name=s-workers.n.svc"
 READ = {
     "--worker=a=127.0.0.1:1 --worker=b=[::1]:2": {"workers": (("a", "127.0.0.1:1"), ("b", "[::1]:2"))},
     "--tenant-quota=a=b=600 --tenant-quota=*=60": {"tenant_quotas": (("a=b", 600), ("*", 60))},
-    "--tenant-max-output-tokens=a=9": {"tenant_max_output": (("a", 9),)}, "--listen-fd=7": {"listen_fd": 7},
+    "--tenant-max-output-tokens=a=9": {"tenant_max_output": (("a", 9),)},
+    "--listen-fd=7": {"listen_fd": 7},
     IN_CLUSTER: {"workers_service": "s-workers", "namespace": "n", "kubeconfig": "/config"},
     CERTIFICATE: {"tls_certificate_file": Path("tls.crt"), "tls_key_file": Path("tls.key")},
     INTERNAL: {"control_tls_port": 8084, "plain_control": True},
-    f"{INTERNAL} --internal-tls-mode=Strict": {"plain_control": False}, "--control-port=0": {"control_port": 0},
-    "--host=0.0.0.0": {"control_port": None}, "--host=0.0.0.0 --control-port=0": {"control_port": 0},
-}  # fmt: skip
+    f"{INTERNAL} --internal-tls-mode=Strict": {"plain_control": False},
+    "--control-port=0": {"control_port": 0},
+    "--host=0.0.0.0": {"control_port": None},
+    "--host=0.0.0.0 --control-port=0": {"control_port": 0},
+}
 
 
 @pytest.mark.parametrize("flags", READ)

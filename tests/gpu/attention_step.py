@@ -16,10 +16,21 @@ class Step:
     There may be more rows and tokens, as padding."""
 
     def __init__(
-        self, rows: Sequence[tuple[int, int]], dtype: torch.dtype = torch.float32, *, dim: int = 32, group: int = 2,
-        kv_heads: int = 2, block: int = 16, window: int | None = None, padding: tuple[int, int] = (0, 0), seed: int = 0,
-        device: Any = "cpu", kv: torch.dtype | None = None, sinks: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        rows: Sequence[tuple[int, int]],
+        dtype: torch.dtype = torch.float32,
+        *,
+        dim: int = 32,
+        group: int = 2,
+        kv_heads: int = 2,
+        block: int = 16,
+        window: int | None = None,
+        padding: tuple[int, int] = (0, 0),
+        seed: int = 0,
+        device: Any = "cpu",
+        kv: torch.dtype | None = None,
+        sinks: bool = False,
+    ) -> None:
         """`kv` is torch.uint8, or torch.float8_e4m3fn where the chip converts it, for an arena of e4m3."""
         torch.manual_seed(seed)
         self.rows, self.window = rows, window

@@ -1,5 +1,6 @@
 """These tests by pytest, on a machine with a GPU: `pytest --confcutdir tests/gpu tests/gpu`. `scripts/gpu` runs them
-without it, and among all tests they are skipped, as kernels are interpreted there."""
+without it, and among all tests they are skipped, as kernels are interpreted there.
+"""
 
 import inspect
 import os

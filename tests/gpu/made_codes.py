@@ -21,13 +21,18 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    "W4A16": Form(Element.INT4, 128), "W4A16, channel": Form(Element.INT4, None),
-    "AWQ": Form(Element.INT4, 128, zeros=True), "GPTQ, act order": Form(Element.INT4, 32, zeros=True, order=True),
-    "Q4_K": Form(Element.INT4, 32, minimum=True, factor=8), "W8A16": Form(Element.INT8, 64, zeros=True),
-    "W8A8": Form(Element.INT8, None), "Q6_K": Form(Element.INT8, 16, factor=16),
-    "FP8, blocks": Form(Element.FLOAT8, 128), "FP8, channel": Form(Element.FLOAT8, None),
+    "W4A16": Form(Element.INT4, 128),
+    "W4A16, channel": Form(Element.INT4, None),
+    "AWQ": Form(Element.INT4, 128, zeros=True),
+    "GPTQ, act order": Form(Element.INT4, 32, zeros=True, order=True),
+    "Q4_K": Form(Element.INT4, 32, minimum=True, factor=8),
+    "W8A16": Form(Element.INT8, 64, zeros=True),
+    "W8A8": Form(Element.INT8, None),
+    "Q6_K": Form(Element.INT8, 16, factor=16),
+    "FP8, blocks": Form(Element.FLOAT8, 128),
+    "FP8, channel": Form(Element.FLOAT8, None),
     "MXFP4": Form(Element.FLOAT4, 32),
-}  # fmt: skip
+}
 
 
 _SPREAD = {Element.INT4: 4.6, Element.INT8: 74.0, Element.FLOAT8: 1.0, Element.FLOAT4: 2.9}  # of random codes
@@ -71,5 +76,6 @@ def _made(name: str, outputs: int, inputs: int) -> Grouped:
     return Grouped(
         element, codes, group, scales(size), ZERO.get(element, 0),
         torch.randint(0, 16, (outputs, groups), dtype=torch.int8) if form.zeros else None,
-        scales(-8 * size) if form.minimum else None, torch.randperm(inputs).int() if form.order else None,
+        scales(-8 * size) if form.minimum else None,
+        torch.randperm(inputs).int() if form.order else None,
     )  # fmt: skip

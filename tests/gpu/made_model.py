@@ -1,7 +1,8 @@
 """A whole model whose weights are made from a seed, computed by the backend for GPUs as a worker computes one.
 
 What a worker's runner does with rows and memory is done here once more, as the runner needs packages that are not on a
-machine with torch, triton and numpy alone."""
+machine with torch, triton and numpy alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,8 @@ QWEN3_30B_A3B = replace(
 class MadeWeights(Checkpoint):
     """Random weights that depend on their name and on `seed`; of one seed, a processor and a GPU make others.
 
-    Activations, scores of attention and, where embeddings are not tied, logits are about 1 in size."""
+    Activations, scores of attention and, where embeddings are not tied, logits are about 1 in size.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, place: torch.device, seed: int = 0) -> None:
         self.config = config
@@ -182,12 +184,16 @@ def step_inputs(rows: Sequence[Row], block_size: int, drawn: torch.Tensor | None
     of = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(len(of)) - starts[of] + begins[of]
     return StepInputs(
-        tokens=np.concatenate([np.array(row.tokens, np.int64) for row in rows]), positions=positions,
-        slots=tables[of, positions // block_size] * block_size + positions % block_size, starts=starts,
-        lengths=begins + counts, tables=tables,
+        tokens=np.concatenate([np.array(row.tokens, np.int64) for row in rows]),
+        positions=positions,
+        slots=tables[of, positions // block_size] * block_size + positions % block_size,
+        starts=starts,
+        lengths=begins + counts,
+        tables=tables,
         sampled=np.concatenate([np.arange(end - row.samples, end) for end, row in zip(starts[1:], rows, strict=True)]),
-        drawn=drawn, adapted=_adapted(rows, starts),
-    )  # fmt: skip
+        drawn=drawn,
+        adapted=_adapted(rows, starts),
+    )
 
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:

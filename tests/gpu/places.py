@@ -1,6 +1,7 @@
 """Places to run the kernels of these tests: a GPU, or the interpreter, which shows that the tests are right.
 
-Neither this folder's modules nor what they import need more than torch, triton and numpy."""
+Neither this folder's modules nor what they import need more than torch, triton and numpy.
+"""
 
 import itertools
 import os

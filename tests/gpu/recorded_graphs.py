@@ -1,5 +1,6 @@
 """Graphs without a GPU: the calls of kernels and operators that a step makes are recorded when it is captured, and
-repeated with the same arguments, in the same memory. Nothing of it is computed anew, as with a CUDA graph."""
+repeated with the same arguments, in the same memory. Nothing of it is computed anew, as with a CUDA graph.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

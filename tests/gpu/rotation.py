@@ -14,9 +14,15 @@ EPS = 1e-5
 
 
 def check_rotation(
-    close: Callable[[torch.Tensor, torch.Tensor], None], qkv: torch.Tensor, norms: Sequence[torch.Tensor | None],
-    arena: torch.Tensor, padding: int, config: Any, pairs: int, scales: torch.Tensor | None = None,
-) -> None:  # fmt: skip
+    close: Callable[[torch.Tensor, torch.Tensor], None],
+    qkv: torch.Tensor,
+    norms: Sequence[torch.Tensor | None],
+    arena: torch.Tensor,
+    padding: int,
+    config: Any,
+    pairs: int,
+    scales: torch.Tensor | None = None,
+) -> None:
     """Queries and keys of some tokens, all but `padding` of those in `qkv`, are normed, and `pairs` of each rotated;
     keys and values are written to their slots of the last layer, and nothing else is. With `scales` [2, kv_heads], the
     arena holds e4m3."""

@@ -23,10 +23,17 @@ FAMILIES = {
     # All experts compute each token: where some are chosen, roundings in 16 bits choose others.
     "qwen3 moe": replace(LLAMA, architecture="Qwen3MoeForCausalLM", experts=ExpertsConfig(ExpertRouting(4, 4), 264)),
     "gemma3": replace(
-        LLAMA, architecture="Gemma3ForCausalLM", tie_word_embeddings=True, sliding_window=24, full_attention=(1, 3),
-        local_rope_theta=10000.0, attention_scale=0.1, embedding_multiplier=28.0, norm_offset=1.0,
+        LLAMA,
+        architecture="Gemma3ForCausalLM",
+        tie_word_embeddings=True,
+        sliding_window=24,
+        full_attention=(1, 3),
+        local_rope_theta=10000.0,
+        attention_scale=0.1,
+        embedding_multiplier=28.0,
+        norm_offset=1.0,
     ),
-}  # fmt: skip
+}
 SMALL = {"layers": 1, "hidden_size": 60, "heads": 4, "intermediate_size": 100, "vocab_size": 333, "head_dim": 32}
 # Of the length of the difference to that of the logits, for the worst token.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -17,11 +17,15 @@ def _draws(place: Place, count: int, temperature: float, top_k: int, top_p: floa
     return sampling.Draws(
         rows=place.ints(range(count)),
         numbers=torch.rand(count, dtype=torch.float64, device=place.device).clamp_(min=1e-9),
-        top_ps=all_of(top_p, torch.float64), temperatures=all_of(temperature, torch.float32),
-        log_min_ps=all_of(-math.inf, torch.float32), repetitions=all_of(1, torch.float32),
-        top_ks=all_of(top_k, torch.int32), tops=all_of(-1, torch.int32), changes=all_of(-1, torch.int32),
+        top_ps=all_of(top_p, torch.float64),
+        temperatures=all_of(temperature, torch.float32),
+        log_min_ps=all_of(-math.inf, torch.float32),
+        repetitions=all_of(1, torch.float32),
+        top_ks=all_of(top_k, torch.int32),
+        tops=all_of(-1, torch.int32),
+        changes=all_of(-1, torch.int32),
         restricted=all_of(0, torch.int32),
-    )  # fmt: skip
+    )
 
 
 @over(filtered=((1.0, 0, 0.9), (1.0, 40, 1.0), (0.7, 0, 1.0), (0.0, 0, 1.0)), count=(3, 64), vocab=(500, 49152, 128256))

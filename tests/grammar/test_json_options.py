@@ -30,8 +30,10 @@ def test_objects_that_name_properties_have_no_others():
     assert json_options.closed(schema) == {
         "properties": {"additionalProperties": pair, "open": {**PAIR, "additionalProperties": True}},
         "$defs": {"x": {"patternProperties": {"^y": pair}, "additionalProperties": False}},
-        "items": {"anyOf": [pair, {"type": "object"}]}, "const": {"properties": {}}, "additionalProperties": False,
-    }  # fmt: skip
+        "items": {"anyOf": [pair, {"type": "object"}]},
+        "const": {"properties": {}},
+        "additionalProperties": False,
+    }
     assert matches(JSON_SCHEMA, json.dumps(PAIR), '{"a": 1, "c": 2}')
     assert not matches(JSON_SCHEMA, json.dumps(json_options.closed(PAIR)), '{"a": 1, "c": 2}')
 

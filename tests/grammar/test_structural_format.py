@@ -35,12 +35,14 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
 @pytest.mark.parametrize(
     ("format", "place", "why"),
     [
-        ({"type": "token", "token": 3}, ".type", "'token' is not supported"), ({"type": []}, ".type", "not supported"),
+        ({"type": "token", "token": 3}, ".type", "'token' is not supported"),
+        ({"type": []}, ".type", "not supported"),
         ({"type": "any_text", "max_tokens": 5}, ".max_tokens", "bounds in tokens"),
         ({"type": "any_text", "excluded": []}, ".excluded", "not supported"),
         ({"type": "any_text", "excludes": [""]}, ".excludes", "none of them empty"),
         ({**INTEGER, "style": "qwen_xml"}, ".style", "only|no other style"),
-        ({**INTEGER, "any_order": True}, ".any_order", "order of the schema"), (sequence(), ".elements", "1 to 1000"),
+        ({**INTEGER, "any_order": True}, ".any_order", "order of the schema"),
+        (sequence(), ".elements", "1 to 1000"),
         (sequence(*[const("a")] * 1001), ".elements", "1 to 1000"),
         ({"type": "any_text", "excludes": ["a"] * 129}, ".excludes", "up to 128"),
         (dispatch(rules=[[str(i), ANY_TEXT] for i in range(129)]), ".rules", "1 to 128"),
@@ -56,9 +58,12 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         ({"type": "repeat", "min": 2, "max": 1, "content": const("a")}, ".max", "at least min"),
         ({"type": "repeat", "min": True, "max": 1, "content": const("a")}, ".min", "a number"),
         (repeated(0, MAX_REPEATS + 1), ".max", "from 0 to 1000, or -1"),
-        (repeated(MAX_REPEATS + 1, -1), ".min", "from 0 to 1000"), (repeated(-1, 1), ".min", "from 0 to 1000"),
-        (repeated(0, -2), ".max", "or -1"), (tagged(INTEGER, []), ".end", "a list of texts"),
-        (triggered(at_least_one="yes"), ".at_least_one", "true or false"), (dispatch(loop=1), ".loop", "true or false"),
+        (repeated(MAX_REPEATS + 1, -1), ".min", "from 0 to 1000"),
+        (repeated(-1, 1), ".min", "from 0 to 1000"),
+        (repeated(0, -2), ".max", "or -1"),
+        (tagged(INTEGER, []), ".end", "a list of texts"),
+        (triggered(at_least_one="yes"), ".at_least_one", "true or false"),
+        (dispatch(loop=1), ".loop", "true or false"),
         (dispatch(rules=[["", INTEGER]]), ".rules", "text, format"),
         (dispatch(rules=[[3, INTEGER]]), ".rules", "text, format"),
         (dispatch(rules=[["a", ANY_TEXT]]), ".rules[0][1]", "without an end"),
@@ -81,7 +86,7 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         (dispatch(rules=[["a", INTEGER], ["b", NOT_SUPPORTED]]), ".rules[1][1].json_schema", "uniq"),
     ],
     ids=lambda value: str(value)[:60],
-)  # fmt: skip
+)
 def test_a_format_that_cannot_be_obeyed_is_refused_with_the_place_in_it(format, place, why):
     refused({"format": format}, f"$.format{place}", why)
 
@@ -93,10 +98,13 @@ def older(structures, triggers=("a",)):
 @pytest.mark.parametrize(
     ("given", "place", "why"),
     [
-        ([], "$", "an object"), ({}, "$.format", "missing"), ({"format": None}, "$.format", "missing"),
+        ([], "$", "an object"),
+        ({}, "$.format", "missing"),
+        ({"format": None}, "$.format", "missing"),
         ({"type": "tag", "format": ANY_TEXT}, "$.type", "structural_tag"),
         ({"format": ANY_TEXT, "strict": True}, "$.strict", "not supported"),
-        ({"format": "any_text"}, "$.format", "an object"), (older(3), "$.structures", "a list"),
+        ({"format": "any_text"}, "$.format", "an object"),
+        (older(3), "$.structures", "a list"),
         (older([3]), "$.structures[0]", "an object"),
         (older([{"begin": "a", "end": "b"}]), "$.structures[0].schema", "missing"),
         (older([{"begin": "a", "end": "b", "schema": 3}]), "$.structures[0].schema", "an ob"),
@@ -106,7 +114,7 @@ def older(structures, triggers=("a",)):
         ({"structures": [{"begin": "a", "end": "b", "schema": {}}]}, "$.triggers", "missing"),
     ],
     ids=lambda value: str(value)[:60],
-)  # fmt: skip
+)
 def test_a_tag_that_cannot_be_obeyed_is_refused_with_the_place_in_it(given, place, why):
     refused(given, place, why)
 
@@ -120,8 +128,10 @@ def refused(given, place, why):
 
 
 NESTING = [
-    sequence, lambda inner: {"type": "optional", "content": inner}, lambda inner: dispatch(rules=[["[a]", inner]]),
-]  # fmt: skip
+    sequence,
+    lambda inner: {"type": "optional", "content": inner},
+    lambda inner: dispatch(rules=[["[a]", inner]]),
+]
 
 
 @pytest.mark.parametrize("nested", NESTING, ids=["elements", "content", "rules"])
@@ -137,11 +147,13 @@ def test_formats_are_nested_to_a_bound(nested):
 @pytest.mark.parametrize(
     "format",
     [
-        repeated(0, MAX_REPEATS), repeated(MAX_REPEATS, MAX_REPEATS), sequence(*[const("a")] * 1000),
+        repeated(0, MAX_REPEATS),
+        repeated(MAX_REPEATS, MAX_REPEATS),
+        sequence(*[const("a")] * 1000),
         {"type": "any_text", "excludes": [f"a{i}" for i in range(MAX_TEXTS)]},
         {"type": "json_schema", "json_schema": True},
     ],
     ids=lambda format: str(format)[:60],
-)  # fmt: skip
+)
 def test_what_is_allowed_includes_its_bounds(format):
     assert structural_tag.rules({"format": format}).startswith("start: ")

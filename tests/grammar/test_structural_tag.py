@@ -35,7 +35,8 @@ def matches(given, text):
 
 
 CASES = [
-    (const('a"%json::=\x7f😀\n'), ['a"%json::=\x7f😀\n'], ["a", ""]), (INTEGER, ["7", "99"], ["", "100", "a"]),
+    (const('a"%json::=\x7f😀\n'), ['a"%json::=\x7f😀\n'], ["a", ""]),
+    (INTEGER, ["7", "99"], ["", "100", "a"]),
     ({"type": "regex", "pattern": "^a/b|c$"}, ["a/b", "c"], ["a", "a/bc", "a\\/b"]),
     ({"type": "regex", "pattern": "a\\/b\nc|\\\nd|\\\\"}, ["a/b\nc", "\nd", "\\"], ["a\\/b\nc", "nd"]),
     (sequence({"type": "regex", "pattern": "^$"}, const("a")), ["a"], [""]),
@@ -45,13 +46,15 @@ CASES = [
         sequence(
             {"type": "grammar", "grammar": 'start: a\na: "x"'}, {"type": "grammar", "grammar": 'start: a\na: "y"'}
         ),
-        ["xy"], ["xx", "yy", "x"],
+        ["xy"],
+        ["xx", "yy", "x"],
     ),
     (ANY_TEXT, ["", "a\nb", "<f=a>é"], []),
     ({"type": "any_text", "excludes": ["no", "never"]}, ["", "nev", "n o"], ["no", "a never b", "nono"]),
     (sequence(const("Answer: "), INTEGER, const(".")), ["Answer: 7."], ["Answer: 7", "7.", "Answer: ."]),
     (sequence({"type": "regex", "pattern": "[a-z]+"}, const("abc")), ["xabc", "abcabc"], ["abc", "abx"]),
-    (sequence(ANY_TEXT), ["", "x"], []), (sequence(const("a"), either(ANY_TEXT, INTEGER)), ["a", "ax", "a7"], ["x"]),
+    (sequence(ANY_TEXT), ["", "x"], []),
+    (sequence(const("a"), either(ANY_TEXT, INTEGER)), ["a", "ax", "a7"], ["x"]),
     (sequence(const("a"), {"type": "optional", "content": ANY_TEXT}), ["a", "ab c"], ["b"]),
     (tagged(ANY_TEXT, ""), ["<t>", "<t>a</t>"], ["a"]),
     (sequence({"type": "regex", "pattern": "[a-z]+"}, either(const("abc"), const("z"))), ["xabc", "yz"], ["abc", "x"]),
@@ -84,22 +87,26 @@ CASES = [
     (triggered(excludes=["no"]), ["n<f=a>3</f>n"], ["no", "no<f=a>3</f>", "<f=a>3</f>no"]),
     (triggered(triggers=["<f=a>", "<f=b>"]), ["<f=", "<f=c>", "a<f=a>3</f>"], ["<f=a>", "<f=a>x</f>", "<f=b>3</f>"]),
     (
-        tagged(triggered()), ["<t></t>", "<t>a<f=a>3</f>b</t>"],
+        tagged(triggered()),
+        ["<t></t>", "<t>a<f=a>3</f>b</t>"],
         ["<t>a", "<t>a</t>b</t>", "<t>a<f=a>3</f></t>b", "<t><f=</t>"],
     ),
     (tagged(triggered(at_least_one=True, stop_after_first=True)), ["<t><f=a>3</f></t>"], ["<t></t>", "<t><f=a>3</f>"]),
     (tagged(triggered(stop_after_first=True)), ["<t>a</t>", "<t>a<f=a>3</f></t>"], ["<t><f=a>3</f>b</t>"]),
     (
-        sequence(triggered(excludes=["</r>"]), const("</r>"), INTEGER), ["</r>1", "a<f=a>3</f>b</</r>1"],
+        sequence(triggered(excludes=["</r>"]), const("</r>"), INTEGER),
+        ["</r>1", "a<f=a>3</f>b</</r>1"],
         ["a", "a</r>", "<f=</r>1"],
     ),
     (sequence({"type": "any_text", "excludes": ["<t>"]}, tagged(INTEGER)), ["a<t>3</t>", "<t>3</t>"], ["a<t>a</t>"]),
     (
-        sequence(THINK, triggered()), ["<think>\n</think>", "<think><f=</think>a<f=a>3</f>"],
+        sequence(THINK, triggered()),
+        ["<think>\n</think>", "<think><f=</think>a<f=a>3</f>"],
         ["a", "<think></think><f=c"],
     ),
     (
-        separated(), ["", "<f=a>3</f>", '<f=a>3</f>, <f=b>{"city":""}</f>, <f=a>4</f>'],
+        separated(),
+        ["", "<f=a>3</f>", '<f=a>3</f>, <f=b>{"city":""}</f>, <f=a>4</f>'],
         ["a", "<f=a>3</f>,", "<f=a>3</f><f=a>3</f>", "<f=a>3</f>, "],
     ),
     (separated(at_least_one=True), ["<f=a>3</f>", "<f=a>3</f>, <f=a>3</f>"], ["", "x"]),
@@ -108,7 +115,7 @@ CASES = [
     (dispatch(), ["", "a[a]3 b[b]! [", "[a]3[a]4"], ["[a]", "[a]b", "[b]?", "a[a]3[b]"]),
     (dispatch(loop=False), ["", "[", "x[a]3"], ["x[a]3 ", "[a]"]),
     (dispatch(excludes=["[c]"]), ["[", "[a]3["], ["[c]", "[a]3[c]"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("format", "texts", "others"), CASES, ids=lambda value: json.dumps(value)[:60])

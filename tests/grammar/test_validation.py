@@ -24,11 +24,15 @@ WITHOUT_EFFECT = [
     {"propertyNames": True, "unevaluatedProperties": {}, "type": "object"},
     *({"type": "string", "format": name} for name in ("password", "poem", "int32")),
     {"type": "array", "items": {"type": "object", "properties": {"format": {"type": "string", "format": "color"}}}},
-    {"uniqueItems": False, "unevaluatedItems": True, "type": "array"}, {"not": False}, {"if": {"type": "string"}},
-    {"then": False, "else": False}, {"type": "array", "contains": {"type": "null"}, "minContains": 0},
-    {"type": "array", "maxContains": 1}, {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
+    {"uniqueItems": False, "unevaluatedItems": True, "type": "array"},
+    {"not": False},
+    {"if": {"type": "string"}},
+    {"then": False, "else": False},
+    {"type": "array", "contains": {"type": "null"}, "minContains": 0},
+    {"type": "array", "maxContains": 1},
+    {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
     {"type": "string", "required": [{}], "properties": {}, "minProperties": 1},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("schema", WITHOUT_EFFECT, ids=json.dumps)
@@ -51,18 +55,20 @@ HALF = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
         ({"minimum": 0.2, "exclusiveMinimum": 0, "maximum": 1}, ["0.2", "1"], ["0.1", "0"]),
         ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, ["1"], ["0", "2"]),
         (
-            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-10}, ["0.00000000005"],
+            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-10},
+            ["0.00000000005"],
             ["0", "0.0000000001"],
         ),
         ({"$defs": {"x": {"$anchor": "foo", "type": "integer"}}, "$ref": "#foo"}, ["3"], ['"a"']),
         ({"minProperties": 1, "additionalProperties": INTEGERS, "type": "object"}, ['{"a":1}'], ["{}"]),
         (
-            {"properties": {"a": INTEGERS}, "required": ["a"], "minProperties": 2, "type": "object"}, ['{"a":1,"b":2}'],
+            {"properties": {"a": INTEGERS}, "required": ["a"], "minProperties": 2, "type": "object"},
+            ['{"a":1,"b":2}'],
             ['{"a":1}', '{"a":1,"a":2}'],
         ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bounds_anchors_and_counts_are_obeyed(schema, good, bad):
     source = json.dumps(schema)
     validation.check(JSON_SCHEMA, source)
@@ -168,15 +174,22 @@ def test_recursion_that_ends_is_allowed(schema):
 @pytest.mark.parametrize(
     ("kind", "source", "why"),
     [
-        (JSON_SCHEMA, json.dumps(nested(MAX_LEVELS)), "levels"), (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
+        (JSON_SCHEMA, json.dumps(nested(MAX_LEVELS)), "levels"),
+        (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
         (JSON_SCHEMA, "[" * 100_000, "JSON"),
         (JSON_SCHEMA, json.dumps({"properties": {str(i): {} for i in range(2001)}}), "2001 properties"),
         (JSON_SCHEMA, json.dumps({"allOf": PATTERNS}), "combines 25 patterns"),
-        (JSON_SCHEMA, json.dumps(nested_patterns(25)), "combines 25 patterns"), (JSON_SCHEMA, "{", "JSON"),
-        (JSON_SCHEMA, "3", "object or boolean"), (REGEX, "(", "unclosed group"), (REGEX, "a(?=b)", "look-around"),
-        (REGEX, r"(a)\1", "backreferences"), (REGEX, "[a&&b]", "no text matches it"),
-        (RULES, "start: other", "unknown name"), (RULES, 'start: ("a"', "Expected"),
-        (RULES, 'root ::= "a" )', "Expected"), (RULES, 'root ::= nothing\nother ::= "a"', "'nothing' not found"),
+        (JSON_SCHEMA, json.dumps(nested_patterns(25)), "combines 25 patterns"),
+        (JSON_SCHEMA, "{", "JSON"),
+        (JSON_SCHEMA, "3", "object or boolean"),
+        (REGEX, "(", "unclosed group"),
+        (REGEX, "a(?=b)", "look-around"),
+        (REGEX, r"(a)\1", "backreferences"),
+        (REGEX, "[a&&b]", "no text matches it"),
+        (RULES, "start: other", "unknown name"),
+        (RULES, 'start: ("a"', "Expected"),
+        (RULES, 'root ::= "a" )', "Expected"),
+        (RULES, 'root ::= nothing\nother ::= "a"', "'nothing' not found"),
         (RULES, "start: <|im_end|>", "cannot be compiled"),
         (RULES, '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
         (RULES, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(MAX_RULES)) + "\nr500: /a/", "rules"),
@@ -184,11 +197,12 @@ def test_recursion_that_ends_is_allowed(schema):
         (RULES, 'start: "a" inner\ninner: %json\n ' + json.dumps(chain(5000)), "levels"),
         (RULES, f"start: %json // {{}}\n {json.dumps(chain(5000))}", "followed by a JSON schema"),
         (RULES, f"start: %json {json.dumps({'allOf': PATTERNS})}", "combines 25 patterns"),
-        (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"), (CHOICE, "{", "Expecting"),
+        (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"),
+        (CHOICE, "{", "Expecting"),
         ("haiku", "x", "'haiku' are not supported"),
     ],
     ids=lambda value: value[:30],
-)  # fmt: skip
+)
 def test_what_cannot_be_compiled_is_refused_in_words(kind, source, why):
     with pytest.raises(InvalidGrammar, match=why):
         validation.check(kind, source)
@@ -215,14 +229,17 @@ def test_the_deepest_schema_that_is_allowed_fits_the_stack():
 @pytest.mark.parametrize(
     ("kind", "source", "text", "other"),
     [
-        (REGEX, "^[0-9]{3}$", "123", "1234"), (REGEX, r"a\$", "a$", "a"), (REGEX, 'a/b"c', 'a/b"c', "a/b"),
+        (REGEX, "^[0-9]{3}$", "123", "1234"),
+        (REGEX, r"a\$", "a$", "a"),
+        (REGEX, 'a/b"c', 'a/b"c', "a/b"),
         (CHOICE, json.dumps(["red", 'say "é"\n']), 'say "é"\n', "blue"),
-        (RULES, 'start: "a" b+\nb: "x" | "y"', "axy", "a"), (RULES, 'root ::= "a" [0-9]+', "a12", "a"),
+        (RULES, 'start: "a" b+\nb: "x" | "y"', "axy", "a"),
+        (RULES, 'root ::= "a" [0-9]+', "a12", "a"),
         (JSON_SCHEMA, '{"type": "object"}', '{"a": [1, {"b": null}]}', "[]"),
         (JSON_SCHEMA, '{"const": "日本"}', '"日本"', '"日"'),
         (JSON_SCHEMA, '{"properties": {"b": {}, "a": {}}}', '{\n  "b": 1,\n  "a": 2\n}', '{"b": 1,'),
     ],
-)  # fmt: skip
+)
 def test_a_text_matches_as_a_whole(kind, source, text, other):
     assert kind in GRAMMAR_KINDS
     assert matches(kind, source, text)

@@ -37,20 +37,25 @@ GATEWAY_API = Path(__file__).parents[1] / "support" / "gateway_api_httproutes.ya
 FAKE = Path(__file__).with_name("fake_legato.py")
 PROGRAM = (sys.executable, "-SE", str(FAKE))  # without site-packages it starts in half of the time
 QUICK = LocalSettings(
-    announce_interval=0.01, probe_interval_starting=0.02, probe_interval=0.1,
+    announce_interval=0.01,
+    probe_interval_starting=0.02,
+    probe_interval=0.1,
     probe_timeout=3.0,  # not less: where other tests have the processor, a worker that lives must not be killed
-    liveness_misses=2, backoff_first=0.01,
+    liveness_misses=2,
+    backoff_first=0.01,
     backoff_longest=0.5,  # a process that crashes for ever costs little
-)  # fmt: skip
+)
 
 
 def manifest(**spec: Any) -> Object:
     """A minimal service, with fields of its spec added or replaced."""
     minimal = {"model": {"source": {"builtin": "smollm2-135m-instruct"}}}
     return {
-        "apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"},
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
         "spec": copy.deepcopy(minimal | spec),
-    }  # fmt: skip
+    }
 
 
 @dataclass
@@ -144,12 +149,19 @@ class _Nobody:
 
 @contextlib.asynccontextmanager
 async def _fakes(
-    folder: Path, reconciled: bool = True, autoscaler: Autoscaler | None = None, journal: StatusJournal | None = None,
-    clock: Clock | None = None, seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
-    gpus: tuple[str, ...] = (), waker: DemandWaker | None = None, gateways: Gateways | None = None,
-) -> AsyncIterator[Fakes]:  # fmt: skip
+    folder: Path,
+    reconciled: bool = True,
+    autoscaler: Autoscaler | None = None,
+    journal: StatusJournal | None = None,
+    clock: Clock | None = None,
+    seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
+    gpus: tuple[str, ...] = (),
+    waker: DemandWaker | None = None,
+    gateways: Gateways | None = None,
+) -> AsyncIterator[Fakes]:
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
-    test's own."""
+    test's own.
+    """
     lines: list[str] = []
     environment = {**os.environ, "FAKE_FOLDER": str(folder), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     async with (

@@ -3,7 +3,8 @@
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
 running sequences, `NAME.sick` fails liveness (a word is added each time), and `NAME.stubborn` makes it ignore SIGTERM.
 `argument.crash` holds an argument with which workers end with exit code 1. It notes every start in `NAME.starts`, and
-which GPUs it sees in `NAME.gpus`."""
+which GPUs it sees in `NAME.gpus`.
+"""
 
 import contextlib
 import ctypes

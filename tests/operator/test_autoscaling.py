@@ -239,11 +239,13 @@ async def _pass_until(f, clock, condition):
 @pytest.mark.parametrize(
     ("known", "changes", "stable"),
     [
-        (IDLE, {}, [idle.LONGEST] * 3), (BUSY, {}, [0.0] * 3), (BLIND, {}, [0.0] * 3),
+        (IDLE, {}, [idle.LONGEST] * 3),
+        (BUSY, {}, [0.0] * 3),
+        (BLIND, {}, [0.0] * 3),
         (IDLE, {"annotations": {common.ANNOTATION_PAUSED: UNTIL}}, [0.0] * 3),
         (IDLE, {"spec": {"slo": {"tpot": "1ms"}}}, [0.0, 0.0, idle.LONGEST]),  # until the condition reports it
     ],
-)  # fmt: skip
+)
 def test_decisions_are_foretold_unless_more_than_demand_may_change_them(look, known, changes, stable):
     assert [look(now, known, **changes).stable_for for now in (1000.0, 1010.0, 1035.0)] == stable
 

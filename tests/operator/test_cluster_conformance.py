@@ -56,9 +56,11 @@ def _service(length):
     model = {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": length}
     metadata = {"name": "a", "namespace": "default"}
     return {
-        "apiVersion": "serving.legato.dev/v1alpha1", "kind": SERVICE.kind, "metadata": metadata,
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": SERVICE.kind,
+        "metadata": metadata,
         "spec": {"model": model},
-    }  # fmt: skip
+    }
 
 
 async def test_apply_creates_and_writes_nothing_the_second_time(cluster):

@@ -19,10 +19,12 @@ PLACEMENT = dataclasses.replace(KUBERNETES, gpu_resources=("nvidia.com/gpu", SLI
 @pytest.mark.parametrize(
     ("names", "resource", "is_gpu"),
     [
-        (PLACEMENT.gpu_resources, "nvidia.com/gpu", True), (PLACEMENT.gpu_resources, SLICE, True),
-        (PLACEMENT.gpu_resources, "example.com/nic", False), (KUBERNETES.gpu_resources, SLICE, False),
+        (PLACEMENT.gpu_resources, "nvidia.com/gpu", True),
+        (PLACEMENT.gpu_resources, SLICE, True),
+        (PLACEMENT.gpu_resources, "example.com/nic", False),
+        (KUBERNETES.gpu_resources, SLICE, False),
     ],
-)  # fmt: skip
+)
 def test_budget_counts_them_and_a_worker_that_has_one_computes_on_it(build, names, resource, is_gpu):
     pool = {"resources": {"requests": {resource: 1}}}
     service = parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
@@ -59,8 +61,10 @@ ACCELERATORS = (
     [
         (["nvidia.com/gpu"], [SLICE], {}, ""),
         (["nvidia.com/gpu"], [], {}, "spec.decode.resources: must request GPUs (nvidia.com/gpu, " + SLICE),
-        ([], [SLICE], {}, "spec.prefill.resources: must request GPUs"), ([], [SLICE], UNIFIED, ""),
-        ([], [SLICE], PACED, ""), ([], [], FLOAT16, "spec.engine.dtype: Float16 needs workers that request GPUs"),
+        ([], [SLICE], {}, "spec.prefill.resources: must request GPUs"),
+        ([], [SLICE], UNIFIED, ""),
+        ([], [SLICE], PACED, ""),
+        ([], [], FLOAT16, "spec.engine.dtype: Float16 needs workers that request GPUs"),
         ([SLICE], [SLICE], FLOAT16, ""),
         *(([SLICE], [SLICE], {"engine": {"blockSize": size}}, "") for size in support.BLOCK_SIZES),
         *(
@@ -75,10 +79,11 @@ ACCELERATORS = (
             ([], [name], UNIFIED, "")
             for name in ("intel.com/qat", "nvidia.com/hostdev", "gpu.example.com/nic", "example.com/input")
         ),
-        ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""), ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
+        ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""),
+        ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
         ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, not GPUs"),
     ],
-)  # fmt: skip
+)
 def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, more, told):
     refused = _refused(build, prefill, decode, **more)
     assert refused.startswith(told)

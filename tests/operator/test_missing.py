@@ -90,15 +90,17 @@ SINCE = "not seen since 2026-01-01T00:00:00Z"
         ),
         (SILENT, ("NodeUnreachable", f"1 of 1 pods {SINCE}"), f"demo-decode-0 on node-1: {SINCE}"),
         (
-            EVICTED, ("NoReadyWorker", "demo-decode-0: leaving, and no other pod has been started yet"),
+            EVICTED,
+            ("NoReadyWorker", "demo-decode-0: leaving, and no other pod has been started yet"),
             "demo-decode-0 on node-1: EvictionByEvictionAPI: evicting",
         ),
         (
             LOST | {"failed": True, "disrupted": "Evicted: low on memory"},
-            ("Starting", "demo-decode-0: no status yet"), "demo-decode-0 on node-1: Evicted: low on memory",
+            ("Starting", "demo-decode-0: no status yet"),
+            "demo-decode-0 on node-1: Evicted: low on memory",
         ),
     ],
-)  # fmt: skip
+)
 def test_lost_worker_is_named_with_its_node_and_cause(build, state, decode, progressing):
     revision = common.revision_of(worker.template(parsing.read_service(build()), "decode", PLACEMENT))
     made = plan(observed(build(), pods=[_pod("prefill"), _pod("decode", revision=revision, **state)]), PLACEMENT)
@@ -126,10 +128,12 @@ class Cluster:
     ("answer", "told"),
     [
         (ObjectNotFound("404"), "Secret hub not found"),
-        ({"data": {"password": "eA=="}}, "Secret hub has no key token"), ({}, "Secret hub has no key token"),
-        ({"data": {"token": "eA=="}}, None), (Forbidden("403"), None),
+        ({"data": {"password": "eA=="}}, "Secret hub has no key token"),
+        ({}, "Secret hub has no key token"),
+        ({"data": {"token": "eA=="}}, None),
+        (Forbidden("403"), None),
     ],
-)  # fmt: skip
+)
 async def test_secret_is_looked_at_as_far_as_that_is_allowed(answer, told):
     needed = references.Reference("spec.x", "Secret", "hub", "token")
     found = await observe.find_problem(Cluster(answer), "default", needed)

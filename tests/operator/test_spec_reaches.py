@@ -1,6 +1,7 @@
 """Every field of the manifest changes the plan or is refused.
 
-What the plan starts is parsed by the processes' own settings, so that no flag is one that they do not know."""
+What the plan starts is parsed by the processes' own settings, so that no flag is one that they do not know.
+"""
 
 import dataclasses
 import functools
@@ -53,7 +54,8 @@ def _reaches(path: str, where: placement.PodPlacement = PLACEMENT) -> bool:
 
 def _plans(service: resources.InferenceService, where: placement.PodPlacement = PLACEMENT) -> Iterator[Any]:
     """For a cluster with nothing but pools in it, for one that was scaled up, for one that waits for its rollout, and
-    for one whose rollout failed. Its workers have found no transport."""
+    for one whose rollout failed. Its workers have found no transport.
+    """
     old = [
         pod(f"demo-{role}-{i}", role, "old", state=WorkerState(0, False, ""))
         for role, count in (("prefill", 2), ("decode", 2), ("gateway", 1))

@@ -103,6 +103,7 @@ async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(
 
 
 async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(waker, gateways, build):
+
     async def changes(address, tokens, seen, tls=None):
         gateways.asked[address] += 1
         return False
@@ -116,13 +117,19 @@ async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_
 @pytest.mark.parametrize(
     "changes",
     [
-        {"decode": 1}, {"prefill": 1}, {"mode": "Advisory"}, {"mode": "External"}, {"deleting": True}, {"objects": ()},
-        {"annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}}, {"pods": ()},
+        {"decode": 1},
+        {"prefill": 1},
+        {"mode": "Advisory"},
+        {"mode": "External"},
+        {"deleting": True},
+        {"objects": ()},
+        {"annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}},
+        {"pods": ()},
         {"pods": (_gateway(ready=False), _gateway(leaving=True), _gateway(address=""))},
         {"pods": (dataclasses.replace(_gateway(), pool="decode"),)},
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_who_would_not_start_a_worker_waits_for_no_gateway(waker, gateways, build, changes):
     fields = {"pods": [_gateway()]} | changes
     assert not waker.follow(DEMO, _observed(build, **fields), idle=False)
@@ -193,13 +200,15 @@ async def test_gateways_are_asked_for_what_differs_from_the_newest_report(waker,
 @pytest.mark.parametrize(
     ("pods", "idle"),
     [
-        ([], True), ([_reporting()], False),
+        ([], True),
+        ([_reporting()], False),
         ([_reporting(), _gateway("gateway-1")], True),  # silent
         ([_reporting(digest="")], True),  # of an older release
         ([_reporting(connected=False)], True),  # the loss becomes overdue without a change
-        ([_reporting(ready=False)], True), ([_reporting(), _reporting(name="gateway-1", leaving=True)], True),
+        ([_reporting(ready=False)], True),
+        ([_reporting(), _reporting(name="gateway-1", leaving=True)], True),
     ],
-)  # fmt: skip
+)
 async def test_polls_go_on_unless_each_gateway_reports_every_change(waker, gateways, build, pods, idle):
     assert waker.follow(DEMO, _observed(build, [_reporting()], decode=1), idle=True)
     assert not waker.follow(DEMO, _observed(build, pods, decode=1), idle=idle)

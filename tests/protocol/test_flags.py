@@ -23,11 +23,13 @@ class Example:
 
 
 FLAGS = (
-    Flag("--name", flags.text("NAME"), "its name"), Flag("--port", flags.PORT, "its port"),
-    Flag("--deadline", flags.DURATION, "its deadline"), Flag("--memory", flags.SIZE, "its memory"),
+    Flag("--name", flags.text("NAME"), "its name"),
+    Flag("--port", flags.PORT, "its port"),
+    Flag("--deadline", flags.DURATION, "its deadline"),
+    Flag("--memory", flags.SIZE, "its memory"),
     Flag("--worker", flags.HOST, "a worker", "workers", repeated=True),
     Flag("--folder", flags.FOLDER, "its folder, 100 % its own"),
-)  # fmt: skip
+)
 
 
 def parser():
@@ -101,5 +103,7 @@ def test_annotations_of_fields_are_flags():
     assert (most.name, most.dest, most.kind.metavar, most.help) == ("--most-hosts", "most_hosts", "COUNT", "most hosts")
     assert host == Flag("--host", flags.HOST, "a host", "hosts", repeated=True)
     assert (policy.kind.metavar, policy.kind.words, policy.help) == (
-        "POLICY", ("Wait", "Fail"), "what to do: Wait, Fail",
-    )  # fmt: skip
+        "POLICY",
+        ("Wait", "Fail"),
+        "what to do: Wait, Fail",
+    )

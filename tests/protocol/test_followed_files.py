@@ -101,11 +101,13 @@ def test_a_list_that_is_written_is_read():
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"[", "not a list of adapters"), (b'{"name": "a"}', "not a list of adapters"), (b'[{"name": "a"}]', "path"),
+        (b"[", "not a list of adapters"),
+        (b'{"name": "a"}', "not a list of adapters"),
+        (b'[{"name": "a"}]', "path"),
         (b'[{"name": "a", "path": "\xff"}]', "not a list of adapters"),
         (b'[{"name": "a", "path": "b"}, {"name": "a", "path": "c"}]', "a is listed more than once"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_a_list_is_refused(content, problem):
     with pytest.raises(InvalidList, match=problem):
         adapter_list.read(content)

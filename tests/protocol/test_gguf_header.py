@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from legato_protocol.model_files.gguf_header import BadGguf, TensorInfo, parse
 
 METADATA = {
-    "general.architecture": "llama", "small": 7, "list": ["ä", "", "long " * 50], "numbers": [1, -2, 3], "flag": True,
+    "general.architecture": "llama",
+    "small": 7,
+    "list": ["ä", "", "long " * 50],
+    "numbers": [1, -2, 3],
+    "flag": True,
     "real": 0.5,
-}  # fmt: skip
+}
 
 
 def string(text):
@@ -76,7 +80,9 @@ def test_damage_is_refused_or_read_but_never_worse(at, damage):
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "not a GGUF"), (b"GGML" + WHOLE[4:], "GGML"), (header({}, version=1), "version 1"),
+        (b"", "not a GGUF"),
+        (b"GGML" + WHOLE[4:], "GGML"),
+        (header({}, version=1), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
         (header({}, tensor("a", (1,) * 5, 0, 0)), "5 dimensions"),
         (header({}, tensor("a", (1,), 0, 0), tensor("a", (1,), 0, 0)), "same name"),
@@ -86,7 +92,7 @@ def test_damage_is_refused_or_read_but_never_worse(at, damage):
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<I", 9) * 60000, "truncated|nested"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2) + b"\xff\xfe" * 9, "UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said(data, text):
     with pytest.raises(BadGguf, match=text):
         parse(data)

@@ -14,9 +14,12 @@ from legato_protocol.wire.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
 from legato_protocol.wire.packed_tokens import pack_tokens, unpack_tokens
 
 SAMPLES = {
-    stream.decode_to_worker: TO_WORKER, stream.decode_from_worker: FROM_WORKER, kv_events.decode_event: EVENTS,
-    kv_events.decode_request: REQUESTS, handoff.decode: PEER_MESSAGES,
-}  # fmt: skip
+    stream.decode_to_worker: TO_WORKER,
+    stream.decode_from_worker: FROM_WORKER,
+    kv_events.decode_event: EVENTS,
+    kv_events.decode_request: REQUESTS,
+    handoff.decode: PEER_MESSAGES,
+}
 CASES = [(decode, message) for decode, messages in SAMPLES.items() for message in messages]
 each_message = pytest.mark.parametrize(("decode", "message"), CASES, ids=lambda case: type(case).__name__)
 each_decoder = pytest.mark.parametrize("decode", SAMPLES, ids=lambda decode: f"{decode.__module__}.{decode.__name__}")
@@ -30,10 +33,12 @@ def test_round_trip(decode, message):
 @pytest.mark.parametrize(
     ("union", "messages"),
     [
-        (stream.ToWorker, TO_WORKER), (stream.FromWorker, FROM_WORKER), (kv_events.KVEvent, EVENTS),
+        (stream.ToWorker, TO_WORKER),
+        (stream.FromWorker, FROM_WORKER),
+        (kv_events.KVEvent, EVENTS),
         (handoff.HandoffMessage, PEER_MESSAGES),
     ],
-)  # fmt: skip
+)
 def test_the_cases_above_cover_every_message(union, messages):
     assert set(typing.get_args(union)) <= {type(m) for m in messages}
 
@@ -117,12 +122,14 @@ def test_oversized_frames_are_refused_before_they_are_read():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"token_ids": b"\x00" * 7}, "7 bytes of token ids"), ({"prompt_len": 0}, "prompt of 0"),
-        ({"prompt_len": 101}, "prompt of 101"), ({"choices": ()}, "at least one"),
+        ({"token_ids": b"\x00" * 7}, "7 bytes of token ids"),
+        ({"prompt_len": 0}, "prompt of 0"),
+        ({"prompt_len": 101}, "prompt of 101"),
+        ({"choices": ()}, "at least one"),
         ({"prompt_len": 99}, "only a sequence with no output"),
         ({"params": msgspec.structs.replace(PARAMS, max_tokens=0)}, "max_tokens is 0"),
     ],
-)  # fmt: skip
+)
 def test_an_impossible_sequence_is_refused(changes, text):
     bad = msgspec.structs.replace(SEQUENCE, **changes)
     with pytest.raises(BadFrame, match=text):

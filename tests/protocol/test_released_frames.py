@@ -53,9 +53,15 @@ def test_the_versions_of_the_last_release_are_spoken():
 @pytest.mark.parametrize(
     ("version", "oldest", "spoken"),
     [
-        (4, 0, True), (5, 0, False), (2, 0, False), (3, 0, True), (5, 4, True), (6, 5, False), (2, 1, False),
+        (4, 0, True),
+        (5, 0, False),
+        (2, 0, False),
+        (3, 0, True),
+        (5, 4, True),
+        (6, 5, False),
+        (2, 1, False),
         (9, 1, True),
     ],
-)  # fmt: skip
+)
 def test_a_version_in_common_is_enough(version, oldest, spoken):
     assert in_common(version, oldest, own=(3, 4)) is spoken

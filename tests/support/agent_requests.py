@@ -2,7 +2,8 @@
 
 The shapes are of 2026: Claude Code's from published captures of its traffic and from the SDK's types, and Codex's from
 its source (`codex-rs/codex-api`, `codex-rs/protocol`, `codex-rs/tools`) and from bug reports of servers that
-refuse them. Left out are images, and most of the length: an agent's prompt is about eight times as long."""
+refuse them. Left out are images, and most of the length: an agent's prompt is about eight times as long.
+"""
 
 from typing import Any
 
@@ -30,8 +31,11 @@ def schema(required: str = "", **properties: Any) -> dict[str, Any]:
     made = {name: {**TEXT, "description": it} if isinstance(it, str) else it for name, it in properties.items()}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "type": "object", "properties": made, "required": required.split(), "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": made,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
 
 
 def _tool(name: str, description: str, input_schema: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -58,20 +62,22 @@ CLAUDE_CODE_TOOLS: list[dict[str, Any]] = [
     {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
 ]
 CLAUDE_CODE: dict[str, Any] = {
-    "model": "smollm2", "max_tokens": 32000,
+    "model": "smollm2",
+    "max_tokens": 32000,
     "system": [
         {"type": "text", "text": "You are a coding agent in a terminal.", **CACHED},
         {"type": "text", "text": f"You help with the code in this folder.\n\n{GUIDE}\n\n{GUIDE}", **CACHED},
     ],
     "tools": [*CLAUDE_CODE_TOOLS[:-1], {**CLAUDE_CODE_TOOLS[-1], **CACHED}],
     "metadata": {"user_id": "user_0f1e_account__session_7c9e6679-7425-40de-944b-e07fc1f90ae7"},
-    "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "medium"},
+    "thinking": {"type": "adaptive", "display": "summarized"},
+    "output_config": {"effort": "medium"},
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "betas": [
         *("claude-code-20250219", "interleaved-thinking-2025-05-14", "context-management-2025-06-27"),
         *("fine-grained-tool-streaming-2025-05-14", "effort-2025-11-24"),
     ],
-}  # fmt: skip
+}
 REMINDER = "<system-reminder>\nThe folder is a repository of git, on the branch main.\n</system-reminder>"
 
 
@@ -127,12 +133,18 @@ CODEX_TOOLS: list[dict[str, Any]] = [
     {"type": "web_search", "external_web_access": False},
 ]
 CODEX: dict[str, Any] = {
-    "model": "smollm2", "instructions": f"You are a coding agent in a terminal.\n\n{GUIDE}\n\n{GUIDE}\n\n{GUIDE}",
-    "tools": CODEX_TOOLS, "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"},
-    "store": False, "stream": True, "include": ["reasoning.encrypted_content"],
-    "prompt_cache_key": "019a2f3c-7e51-7b40-8d7e-2c5b9c1f0a11", "text": {"verbosity": "low"},
+    "model": "smollm2",
+    "instructions": f"You are a coding agent in a terminal.\n\n{GUIDE}\n\n{GUIDE}\n\n{GUIDE}",
+    "tools": CODEX_TOOLS,
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "019a2f3c-7e51-7b40-8d7e-2c5b9c1f0a11",
+    "text": {"verbosity": "low"},
     "extra_body": {"client_metadata": {"x-codex-installation-id": "8f14e45f"}},
-}  # fmt: skip
+}
 
 
 def _said(role: str, text: str) -> dict[str, Any]:

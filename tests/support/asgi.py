@@ -10,9 +10,12 @@ JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 async def post(
-    app: Any, receive: Any, send: Any, path: str = "/v1/completions",
+    app: Any,
+    receive: Any,
+    send: Any,
+    path: str = "/v1/completions",
     headers: Iterable[tuple[bytes, bytes]] = JSON_HEADERS,
-) -> None:  # fmt: skip
+) -> None:
     """Ends when the application is done with it."""
     scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b""}
     await app({**scope, "headers": list(headers)}, receive, send)

@@ -16,7 +16,8 @@ def bind(two: list[int], threads: int, more: list[int]) -> list[Any]:
 
     Returns the cores of the threads that compute, of all other threads, and of a thread that is started
     afterwards, before and after its release; True if the first computing thread is the caller; and the number of
-    threads that torch has started since."""
+    threads that torch has started since.
+    """
     os.sched_setaffinity(0, two)
     cores._allowed = {*two, *more}
     observed: list[Any] = []

@@ -13,11 +13,16 @@ def run(name: str, url: str, folder: Path) -> None:
     """Runs the script of the client `name` against a service, in `folder`. Fails with what it printed.
 
     `uv` makes the environments from the scripts' own requirements, once per machine: together, the clients could not be
-    installed."""
+    installed.
+    """
     command = [sys.executable, "-m", "uv", "run", "--quiet", "--no-project", "--python", sys.executable]
     done = subprocess.run(
-        [*command, FOLDER / f"with_{name}.py", url], cwd=folder,
+        [*command, FOLDER / f"with_{name}.py", url],
+        cwd=folder,
         env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"},
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"

@@ -1,7 +1,8 @@
 """Kernels that random steps would have Triton compile, and that were not compiled in the warm-up; called by
 `uninterpreted`.
 
-Nothing is compiled: what a launch would be compiled for is taken from Triton before it compiles."""
+Nothing is compiled: what a launch would be compiled for is taken from Triton before it compiles.
+"""
 
 import contextlib
 import random
@@ -22,9 +23,13 @@ from legato_protocol.sampling.parameters import SamplingParams
 CHUNK = 64  # tokens of prompts in one step
 LONGEST = 256  # tokens of a sequence
 WAYS: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.0}, {"temperature": 1.0}, {"top_k": 5, "min_p": 0.1}, {"top_p": 0.9, "repetition_penalty": 1.3},
-    {"logit_bias": {1: 2.0, 7: -2.0}, "logprobs": 3}, {"allowed_token_ids": (1, 2, 3), "logprobs": 0},
-)  # fmt: skip
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"top_k": 5, "min_p": 0.1},
+    {"top_p": 0.9, "repetition_penalty": 1.3},
+    {"logit_bias": {1: 2.0, 7: -2.0}, "logprobs": 3},
+    {"allowed_token_ids": (1, 2, 3), "logprobs": 0},
+)
 
 
 class EvenTokens:

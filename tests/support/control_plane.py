@@ -26,9 +26,13 @@ CRDS = tuple(sorted((Path(__file__).parents[2] / "crds").glob("*.yaml")))
 PROGRAMS = ("etcd", "kube-apiserver")
 START_SECONDS = 120
 CONTROLLERS = (
-    "deployment-controller", "replicaset-controller", "garbage-collector-controller", "namespace-controller",
-    "horizontal-pod-autoscaler-controller", "disruption-controller",
-)  # fmt: skip
+    "deployment-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "horizontal-pod-autoscaler-controller",
+    "disruption-controller",
+)
 ATTEMPTS = 3  # a free port may be taken by another before it is used
 
 
@@ -77,11 +81,13 @@ class ApiServer:
     def kubeconfig(self, url: str | None = None) -> str:
         """For programs that ask for one; `url` where they shall reach the server by another way."""
         found = {
-            "apiVersion": "v1", "kind": "Config",
+            "apiVersion": "v1",
+            "kind": "Config",
             "clusters": [{"name": "test", "cluster": {"server": url or self.url, "insecure-skip-tls-verify": True}}],
             "users": [{"name": "admin", "user": {"token": self.token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}], "current-context": "test",
-        }  # fmt: skip
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+            "current-context": "test",
+        }
         return yaml.safe_dump(found)
 
     def client(self) -> ApiClient:
@@ -129,7 +135,8 @@ class ApiServer:
 def programs() -> Path | None:
     """The folder with etcd and kube-apiserver; None where there is none.
 
-    Raises FileNotFoundError for a KUBEBUILDER_ASSETS without them: tests that somebody asked for are not skipped."""
+    Raises FileNotFoundError for a KUBEBUILDER_ASSETS without them: tests that somebody asked for are not skipped.
+    """
     given, found = os.environ.get("KUBEBUILDER_ASSETS"), shutil.which("kube-apiserver")
     if given and (lacking := _lacking(Path(given), PROGRAMS)):
         raise FileNotFoundError(f"no {lacking} in KUBEBUILDER_ASSETS={given}")
@@ -167,7 +174,8 @@ def running(folder: Path) -> Iterator[ApiServer]:
 @contextlib.contextmanager
 def controlled(folder: Path, crds: Sequence[Path] = CRDS, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
     """An API server that knows the CRDs, with Kubernetes' own controllers: Deployments have pods, objects that lost
-    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers."""
+    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers.
+    """
     ours = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
     with running(folder) as api, _client(folder / "kube-controller-manager", api, *ours, *flags):
         api.install(crds)
@@ -204,15 +212,22 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     server = stack.enter_context(
         _process(
-            scratch / "api.log", str(folder / "kube-apiserver"), f"--etcd-servers={etcd}",
-            f"--cert-dir={scratch / 'certificates'}", f"--secure-port={secure}", "--bind-address=127.0.0.1",
-            f"--token-auth-file={scratch / 'tokens.csv'}", f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}", "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-cluster-ip-range=10.0.0.0/16", "--authorization-mode=RBAC",
+            scratch / "api.log",
+            str(folder / "kube-apiserver"),
+            f"--etcd-servers={etcd}",
+            f"--cert-dir={scratch / 'certificates'}",
+            f"--secure-port={secure}",
+            "--bind-address=127.0.0.1",
+            f"--token-auth-file={scratch / 'tokens.csv'}",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/16",
+            "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=ImageVolume=true",  # on by itself from 1.35
         )
-    )  # fmt: skip
+    )
     certificate = scratch / "certificates" / "apiserver.crt"
     api = ApiServer(f"https://127.0.0.1:{secure}", token, server, certificate)
     _wait_ready(api)

@@ -3,7 +3,8 @@
 The delta of a mapping names only what changes; null removes a key. So does the delta of a list whose items have names:
 objects, containers, variables, volumes, flags with their values. A new item that does not stand at the end says which
 other it stands after. What a pod shares with one before it is not written again: it is `like` that one, with a delta.
-Every other list and value is written whole."""
+Every other list and value is written whole.
+"""
 
 import contextlib
 from typing import Any

@@ -36,13 +36,16 @@ def launched(chip: str) -> dict[str, Any]:
         double(x, out)
     (launch,) = found
     return {
-        "kernel": launch.kernel, "grid": launch.grid,
+        "kernel": launch.kernel,
+        "grid": launch.grid,
         "at": {"x": launch.pointers["x"] - x.data_ptr(), "out": launch.pointers["out"] - out.data_ptr()},
-        "scalars": dict(launch.scalars), "warps": launch.warps,
+        "scalars": dict(launch.scalars),
+        "warps": launch.warps,
         "target": next(line for line in launch.stage("ptx").decode().splitlines() if line.startswith(".target")),
-        "again": [one == launch for one in again], "out": out.abs().sum().item(),
+        "again": [one == launch for one in again],
+        "out": out.abs().sum().item(),
         "driver is back": triton.runtime.driver._active is None,
-    }  # fmt: skip
+    }
 
 
 def found_in_cache(folder: str, *chips: str) -> list[bool]:

@@ -1,7 +1,8 @@
 """Instructions of AMX, AVX512-BF16 and AVX-512 VNNI as functions that any processor computes, for `emulated_kernels`.
 
 What a processor would refuse is noted, and so is what is no mistake to it but surely one of a kernel: products of a
-tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0."""
+tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0.
+"""
 
 from functools import cache
 from types import ModuleType
@@ -48,7 +49,8 @@ def _symbol(function: Any) -> str:
 
 def _called(signature: str) -> Any:
     """Compiled once by `compile_tiles`, and called by name: within each kernel, all of this would take minutes to
-    compile, and a cached kernel finds the function of its own process."""
+    compile, and a cached kernel finds the function of its own process.
+    """
 
     def noted(function: Any) -> Any:
         _functions[function] = signature
@@ -254,9 +256,11 @@ def _emulated_vector() -> ModuleType:
     for name in (name for name in vars(vector) if name.startswith("tile_") and name[-1].isdigit()):
         what, tile = name.removeprefix("tile_")[:-2], int(name[-1])
         made = {
-            "zero": _call(_fill, tile, 0, 0), "load": _call(_fill, tile, given=2), "store": _call(_keep, tile, given=2),
+            "zero": _call(_fill, tile, 0, 0),
+            "load": _call(_fill, tile, given=2),
+            "store": _call(_keep, tile, given=2),
             "dot": _call(_multiply, tile, 4 + tile // 2, 6 + tile % 2),
-        }  # fmt: skip
+        }
         setattr(module, name, made[what])
     return module
 

@@ -10,7 +10,8 @@ class FakeGateway:
     """Repeats the last question, word by word.
 
     After `slow` it waits until the client is gone; `fail` is an error in the stream, after `break` the stream ends, and
-    after `abort` its connection."""
+    after `abort` its connection.
+    """
 
     def __init__(self, name="g0", token="secret"):
         self.name, self._authorization = name, f"Bearer {token}"

@@ -19,9 +19,13 @@ LARGE = (".safetensors", ".gguf")
 
 
 FILES = {
-    "config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}", "model.safetensors": WEIGHTS,
-    "README.md": b"a model", "onnx/model.json": b"{}", "pytorch_model.bin": b"the same weights",
-}  # fmt: skip
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "README.md": b"a model",
+    "onnx/model.json": b"{}",
+    "pytorch_model.bin": b"the same weights",
+}
 
 
 @dataclass

@@ -101,12 +101,15 @@ def _openai(answer: dict[str, Any], choice: dict[str, Any], usage: dict[str, Any
     logprobs = choice.get("logprobs") or {}
     tokens = [(token["token"], token["logprob"]) for token in logprobs.get("content", ())]
     return Said(
-        answer["id"], answer["model"], said.get("content") or "", said.get("reasoning") or "",
+        answer["id"],
+        answer["model"],
+        said.get("content") or "",
+        said.get("reasoning") or "",
         [(call["function"]["name"], call["function"]["arguments"]) for call in said.get("tool_calls") or ()],
         FINISHES.get(choice["finish_reason"], choice["finish_reason"]),
         tokens=tokens or list(zip(logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()), strict=True)),
         **_usage(usage, "prompt_tokens", "completion_tokens"),
-    )  # fmt: skip
+    )
 
 
 def _of_chunks(chunks: list[dict[str, Any]]) -> Said:
@@ -141,25 +144,38 @@ SHARED: dict[str, Callable[[Any], dict[str, Any]]] = {
     },
 }
 CHAT = API(
-    "chat/completions", "messages", {"messages": HI}, "user: hi\n", "chatcmpl-",
-    lambda answer: _openai(answer, answer["choices"][0], answer["usage"]), _of_chunks,
+    "chat/completions",
+    "messages",
+    {"messages": HI},
+    "user: hi\n",
+    "chatcmpl-",
+    lambda answer: _openai(answer, answer["choices"][0], answer["usage"]),
+    _of_chunks,
     SHARED
     | {
-        "most": lambda count: {"max_completion_tokens": count}, "long": _user,
+        "most": lambda count: {"max_completion_tokens": count},
+        "long": _user,
         "logprobs": lambda top: {"logprobs": True, "top_logprobs": top},
         "tools": lambda tools: {"tools": [_function(tool) for tool in tools]},
         "choice": lambda name: {"tool_choice": name if name in WORDS else _function({"name": name})},
         "one call": lambda _: {"parallel_tool_calls": False},
     },
-)  # fmt: skip
+)
 COMPLETIONS = API(
-    "completions", "prompt", {"prompt": "hi"}, "hi", "cmpl-", CHAT.whole, _of_chunks,
+    "completions",
+    "prompt",
+    {"prompt": "hi"},
+    "hi",
+    "cmpl-",
+    CHAT.whole,
+    _of_chunks,
     SHARED
     | {
-        "most": lambda count: {"max_tokens": count}, "long": lambda text: {"prompt": text},
+        "most": lambda count: {"max_tokens": count},
+        "long": lambda text: {"prompt": text},
         "logprobs": lambda top: {"logprobs": top},
     },
-)  # fmt: skip
+)
 
 
 def _response(answer: dict[str, Any]) -> Said:
@@ -167,12 +183,16 @@ def _response(answer: dict[str, Any]) -> Said:
     calls = [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
     parts = {kind: [part for item in group for part in item["content"]] for kind, group in items.items()}
     return Said(
-        answer["id"], answer["model"], "".join(part["text"] for part in parts["message"]),
-        "".join(part["text"] for part in parts["reasoning"]), calls,
+        answer["id"],
+        answer["model"],
+        "".join(part["text"] for part in parts["message"]),
+        "".join(part["text"] for part in parts["reasoning"]),
+        calls,
         "length" if answer["status"] == "incomplete" else "calls" if calls else "stop",
         tokens=[(token["token"], token["logprob"]) for part in parts["message"] for token in part["logprobs"]],
-        error=(answer["error"] or {}).get("message", ""), **_usage(answer["usage"], "input_tokens", "output_tokens"),
-    )  # fmt: skip
+        error=(answer["error"] or {}).get("message", ""),
+        **_usage(answer["usage"], "input_tokens", "output_tokens"),
+    )
 
 
 def _of_response_events(events: list[dict[str, Any]]) -> Said:
@@ -184,16 +204,23 @@ def _of_response_events(events: list[dict[str, Any]]) -> Said:
 
 
 RESPONSES = API(
-    "responses", "input", {"input": "hi"}, "user: hi\n", "resp_", _response, _of_response_events,
+    "responses",
+    "input",
+    {"input": "hi"},
+    "user: hi\n",
+    "resp_",
+    _response,
+    _of_response_events,
     {
-        "most": lambda count: {"max_output_tokens": count}, "long": lambda text: {"input": text},
+        "most": lambda count: {"max_output_tokens": count},
+        "long": lambda text: {"input": text},
         "logprobs": lambda top: {"include": [LOGPROBS], "top_logprobs": top},
         "schema": lambda schema: {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}},
         "tools": lambda tools: {"tools": [{"type": "function", "strict": None, **tool} for tool in tools]},
         "choice": lambda name: {"tool_choice": name if name in WORDS else {"type": "function", "name": name}},
         "one call": lambda _: {"parallel_tool_calls": False},
     },
-)  # fmt: skip
+)
 
 
 REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "calls", "max_tokens": "length"}
@@ -238,9 +265,17 @@ def _of_message_events(events: list[dict[str, Any]]) -> Said:
 
 CHOICES = {"required": "any"}
 MESSAGES = API(
-    "messages", "messages", {"messages": HI, "max_tokens": 50}, "user: hi\n", "msg_", _message, _of_message_events,
+    "messages",
+    "messages",
+    {"messages": HI, "max_tokens": 50},
+    "user: hi\n",
+    "msg_",
+    _message,
+    _of_message_events,
     {
-        "most": lambda count: {"max_tokens": count}, "long": _user, "stop": lambda texts: {"stop_sequences": texts},
+        "most": lambda count: {"max_tokens": count},
+        "long": _user,
+        "stop": lambda texts: {"stop_sequences": texts},
         "schema": lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
         "tools": lambda tools: {
             "tools": [
@@ -252,7 +287,7 @@ MESSAGES = API(
         },
         "one call": lambda _: {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
     },
-)  # fmt: skip
+)
 
 ALL = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 SPEAKING = (CHAT, RESPONSES, MESSAGES)  # those with tools and reasoning

@@ -2,7 +2,8 @@
 
 A folder holds `manifest.yaml`, and `operator.yaml` where the operator has other settings than usual. `quickstart` holds
 the metadata that its objects share, and each object without it. The last is what differs from the pod before it. Every
-other case holds the changes that make its own objects of the quickstart's (see `deltas`)."""
+other case holds the changes that make its own objects of the quickstart's (see `deltas`).
+"""
 
 import functools
 import json
@@ -58,7 +59,8 @@ def _width(node: yaml.Node) -> int:
 class Golden:
     """One case: the operator's passes over a service until nothing but pods' starts remains.
 
-    `manifest` is that of a case without stored objects."""
+    `manifest` is that of a case without stored objects.
+    """
 
     def __init__(self, case: str, manifest: Path | None = None) -> None:
         self._folder = FOLDER / case

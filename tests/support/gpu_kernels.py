@@ -1,7 +1,8 @@
 """Resources that kernels need of each chip. Run it, and it rewrites the tables of `legato_engine/kernels/gpu/CHIPS.md`.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
-sample of all others that are supported, which the page leaves out."""
+sample of all others that are supported, which the page leaves out.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -73,11 +74,16 @@ SAMPLE = {
     "sm_100": (Shape(160, 16, 16, "bfloat16", 4096, sinks=True), Shape(96, 1, 32, "float16")),
 }
 WEIGHTS = {  # kind, inputs that share a scale, zero points or minima
-    "W4A16": (CodeKind.INT4, 128, ""), "AWQ": (CodeKind.INT4, 128, "zeros"), "Q4_K": (CodeKind.INT4, 32, "minima"),
-    "W8A8": (CodeKind.INT8, HIDDEN, ""), "FP8, blocks": (CodeKind.FLOAT8, 128, ""),
-    "FP8, channel": (CodeKind.FLOAT8, HIDDEN, ""), "MXFP4": (CodeKind.FLOAT4, 32, ""),
-    "W8A16": (CodeKind.INT8, 64, "zeros"), "Q6_K": (CodeKind.INT8, 16, ""),
-}  # fmt: skip
+    "W4A16": (CodeKind.INT4, 128, ""),
+    "AWQ": (CodeKind.INT4, 128, "zeros"),
+    "Q4_K": (CodeKind.INT4, 32, "minima"),
+    "W8A8": (CodeKind.INT8, HIDDEN, ""),
+    "FP8, blocks": (CodeKind.FLOAT8, 128, ""),
+    "FP8, channel": (CodeKind.FLOAT8, HIDDEN, ""),
+    "MXFP4": (CodeKind.FLOAT4, 32, ""),
+    "W8A16": (CodeKind.INT8, 64, "zeros"),
+    "Q6_K": (CodeKind.INT8, 16, ""),
+}
 FLOAT8 = ("FP8, blocks", "FP8, channel")
 CODES = (("AWQ", 16), ("AWQ", 32), *((name, 64) for name in [*WEIGHTS][:7]), ("Q4_K", 32), ("FP8, blocks", 32))
 ATTENTION_AND_PRODUCTS = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
@@ -110,9 +116,14 @@ def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
     for each in launches:
         sizes = {name: value for name, value in each.scalars.items() if name in SHOWN}
         yield {
-            "chip": chip, "kernel": each.kernel + (" (prompts)" if each.scalars.get("FULL_TILES") else ""),
-            "shape": shape, "sizes": sizes, "warps": each.warps, "stages": each.stages, **inspect(each)._asdict(),
-        }  # fmt: skip
+            "chip": chip,
+            "kernel": each.kernel + (" (prompts)" if each.scalars.get("FULL_TILES") else ""),
+            "shape": shape,
+            "sizes": sizes,
+            "warps": each.warps,
+            "stages": each.stages,
+            **inspect(each)._asdict(),
+        }
 
 
 def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:

@@ -13,8 +13,23 @@ from legato_grammar.vocabulary import Vocabulary
 from legato_protocol.sampling.parameters import SamplingParams
 
 PIECES = (
-    b'"', b'":', b'","', b'"}', b"}", b"]", b"},", b"null", b"true", b"12", b'"a', b'"b":', b"[]", b"{}", b" ", b"\n",
-)  # fmt: skip
+    b'"',
+    b'":',
+    b'","',
+    b'"}',
+    b"}",
+    b"]",
+    b"},",
+    b"null",
+    b"true",
+    b"12",
+    b'"a',
+    b'"b":',
+    b"[]",
+    b"{}",
+    b" ",
+    b"\n",
+)
 PIECES += ("é".encode(), "日".encode(), "日".encode()[:2], b"abc", b'{"', b"]}", b"0.5")
 TOKENS = (*(bytes([byte]) for byte in range(256)), *PIECES, b"<end>", b"<eot>")
 END, EOT = len(TOKENS) - 2, len(TOKENS) - 1

@@ -49,11 +49,16 @@ class Side:
         self.agent = TransferAgent(
             self.link,
             TransferArena(
-                memory, BLOCK, self.staged.staging if self.staged else None,
-                self.staged.direct if self.staged else None, settings.pop("first_blocks", no_windows),
+                memory,
+                BLOCK,
+                self.staged.staging if self.staged else None,
+                self.staged.direct if self.staged else None,
+                settings.pop("first_blocks", no_windows),
             ),
-            TransferIdentity(**{**usual, **settings}), network.clock, TransferPolicy(**{"lease": 1.0, **rules}),
-        )  # fmt: skip
+            TransferIdentity(**{**usual, **settings}),
+            network.clock,
+            TransferPolicy(**{"lease": 1.0, **rules}),
+        )
 
     def events(self, kind):
         return [event for event in self.seen if isinstance(event, kind)]

@@ -15,9 +15,12 @@ from legato_gateway.http.connections.limits import Connections
 
 @contextlib.asynccontextmanager
 async def listening(
-    app: Any, places: Connections | None = None, state: ServerState | None = None,
-    app_state: dict[str, Any] | None = None, **tls: Any,
-) -> AsyncIterator[tuple[str, int]]:  # fmt: skip
+    app: Any,
+    places: Connections | None = None,
+    state: ServerState | None = None,
+    app_state: dict[str, Any] | None = None,
+    **tls: Any,
+) -> AsyncIterator[tuple[str, int]]:
     """Serves the application and yields the address."""
     places = places or Connections()
     made = protocol.factory(places)

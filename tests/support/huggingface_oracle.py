@@ -96,14 +96,19 @@ def fused_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def sizes(config: ModelConfig) -> dict[str, object]:
     """Keys of a `config.json` that all architectures read."""
     return {
-        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size, "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads, "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_length, "rms_norm_eps": config.rms_norm_eps,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_length,
+        "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, **(config.rope_scaling or {})},
         "tie_word_embeddings": config.tie_word_embeddings,
-    }  # fmt: skip
+    }
 
 
 def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:

@@ -4,7 +4,8 @@ matrices, and differences and products of bfloat16.
 numpy has no such types, so the interpreter holds their bits as integers. It computes with these, which makes products
 wrong by orders of magnitude. It cuts bits off bfloat16 where a GPU rounds to the nearest, ties to even, and loses the
 carry where FP8 rounds up to the next power of two. Other arithmetic on bfloat16 stays wrong; kernels do that in
-float32."""
+float32.
+"""
 
 from typing import Any
 

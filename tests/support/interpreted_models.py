@@ -19,13 +19,15 @@ import made_codes
 
 LLAMA = llama(hidden_size=64, heads=4, intermediate_size=96, max_length=512)
 MODELS = {
-    "llama": LLAMA, "tied": replace(LLAMA, tie_word_embeddings=True, kv_heads=4),
+    "llama": LLAMA,
+    "tied": replace(LLAMA, tie_word_embeddings=True, kv_heads=4),
     "mistral": replace(LLAMA, architecture="MistralForCausalLM", sliding_window=24),
     "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=24, full_attention=(0,)),
     "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True, vocab_size=333),
-    "odd sizes": replace(LLAMA, hidden_size=60, head_dim=24, heads=3, kv_heads=1, intermediate_size=100), **FAMILIES,
-}  # fmt: skip
+    "odd sizes": replace(LLAMA, hidden_size=60, head_dim=24, heads=3, kv_heads=1, intermediate_size=100),
+    **FAMILIES,
+}
 
 
 class RandomCodes(RandomCheckpoint):

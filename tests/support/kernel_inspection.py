@@ -23,7 +23,8 @@ class Inspection(NamedTuple):
     matrix instructions, or "".
 
     `tiles` is the number of tiles in flight when a loop waits for one, including that one: with 1, nothing is loaded
-    while a tile is computed. None without such a loop."""
+    while a tile is computed. None without such a loop.
+    """
 
     registers: int
     spilled: int
@@ -58,7 +59,8 @@ def tiles_in_flight(text: str) -> int | None:
 
     A loop waits until at most `num` groups of copies are outstanding, with a group for each copy. In addition to the
     tile that it waited for, `num` divided by the groups of one iteration are in flight. Copies by TMA use barriers; for
-    them, it is the number of iterations whose copies were started before the loop."""
+    them, it is the number of iterations whose copies were started before the loop.
+    """
     lines = text.splitlines()
     counts = [_in_flight(lines, first, last) for first, last in _loops(lines)]
     return min((count for count in counts if count is not None), default=None)

@@ -29,10 +29,12 @@ def spec(largest: int = 10_000, **parts: Any) -> Spec:
     model = {"source": {"builtin": "smollm2-135m-instruct"}}
     return parsing.read_service(
         {
-            "apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "chat"},
+            "apiVersion": "serving.legato.dev/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": {"name": "chat"},
             "spec": {"model": model, "scaling": scaling, "engine": {"chunkTokens": 512}, **parts},
         }
-    ).spec  # fmt: skip
+    ).spec
 
 
 SERVING = {
@@ -76,12 +78,19 @@ def traffics(draw: st.DrawFn) -> Traffic:
     held = draw(st.integers(0, 200))
     causes = st.sampled_from(("prefill", "decode_room", "credits", "no_worker"))
     return Traffic(
-        seconds=60.0, arrivals=draw(lengths()), recent_seconds=10.0, recent=draw(lengths()), newest_seconds=4.0,
-        newest=draw(lengths()), waiting=draw(lengths()), queued=held, queued_tokens=held * draw(st.integers(1, 4000)),
+        seconds=60.0,
+        arrivals=draw(lengths()),
+        recent_seconds=10.0,
+        recent=draw(lengths()),
+        newest_seconds=4.0,
+        newest=draw(lengths()),
+        waiting=draw(lengths()),
+        queued=held,
+        queued_tokens=held * draw(st.integers(1, 4000)),
         queued_prompt_tokens=held * draw(st.integers(1, 8000)),
         output=draw(st.none() | st.builds(OutputLengths, st.floats(1, 2000), st.floats(0, 2000))),
         head_wait=draw(st.dictionaries(causes, st.floats(0, 60))),
-    )  # fmt: skip
+    )
 
 
 @st.composite

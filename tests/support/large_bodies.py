@@ -1,6 +1,7 @@
 """Request bodies that are much to read for what they say: each shape in any size, as a path and bytes.
 
-None of them can be served by a model whose context is a few thousand tokens."""
+None of them can be served by a model whose context is a few thousand tokens.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -46,6 +47,7 @@ def _message(before: bytes, inner: Part) -> Part:
 
 
 def _object(pair: Callable[[int], bytes]) -> Part:
+
     def pairs(size: int) -> Iterator[bytes]:
         number = 0
         while size > 0:
@@ -62,14 +64,20 @@ def _keys(size: int) -> bytes:
 
 
 _PROMPTS: dict[str, Part] = {
-    "prompt of -1": _repeated(b"-1"), "prompt of mixed types": _repeated(b'1,"a",null,[2]'),
-    "prompt of ids, the last a string": _repeated(b"7", b'"a"'), "prompt of valid ids": _repeated(b"7"),
-    "prompt of short strings": _repeated(b'"a"'), "prompt of one-token lists": _repeated(b"[7]"),
-    "prompt of empty lists": _repeated(b"[]"), "prompt of one list of -1": _nested(_repeated(b"-1")),
-    "prompt of one list of ids": _nested(_repeated(b"1234")), "prompt of one text": _text(b"x"),
-    "prompt of one text of escapes": _text(b"\\u00e9"), "prompt of one text of wide characters": _text("🎼".encode()),
+    "prompt of -1": _repeated(b"-1"),
+    "prompt of mixed types": _repeated(b'1,"a",null,[2]'),
+    "prompt of ids, the last a string": _repeated(b"7", b'"a"'),
+    "prompt of valid ids": _repeated(b"7"),
+    "prompt of short strings": _repeated(b'"a"'),
+    "prompt of one-token lists": _repeated(b"[7]"),
+    "prompt of empty lists": _repeated(b"[]"),
+    "prompt of one list of -1": _nested(_repeated(b"-1")),
+    "prompt of one list of ids": _nested(_repeated(b"1234")),
+    "prompt of one text": _text(b"x"),
+    "prompt of one text of escapes": _text(b"\\u00e9"),
+    "prompt of one text of wide characters": _text("🎼".encode()),
     "prompt of one number": lambda size: b"9" * size,
-}  # fmt: skip
+}
 
 _MESSAGES: dict[str, Part] = {
     "messages of {}": _repeated(b"{}"),
@@ -96,12 +104,14 @@ _FIELDS: dict[str, Part] = {
 _WHOLE: dict[str, Part] = {
     "unknown keys alone": _keys,
     "an unknown key with empty lists": lambda size: b'{"metadata":' + _repeated(b"[]")(size) + b"}",
-    "lists within lists": lambda size: b"[" * size, "objects within objects": lambda size: b'{"a":' * (size // 5),
+    "lists within lists": lambda size: b"[" * size,
+    "objects within objects": lambda size: b'{"a":' * (size // 5),
     "lists within lists in a prompt": lambda size: b'{"model":"m","prompt":' + b"[" * (size // 2) + b"]" * (size // 2),
-    "a list": _repeated(b"0"), "no JSON": lambda size: b"x" * size,
+    "a list": _repeated(b"0"),
+    "no JSON": lambda size: b"x" * size,
     "no UTF-8 at the end": lambda size: b'{"model":"' + b"x" * size + b'\xff"}',
     "NaN at the end": lambda size: b'{"metadata":"' + b"x" * size + b'","temperature":NaN}',
     "blanks": lambda size: b" " * size,
-}  # fmt: skip
+}
 
 SHAPES = (*_PROMPTS, *_MESSAGES, *_FIELDS, *_WHOLE)

@@ -16,9 +16,16 @@ ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 
 
 def write(
-    folder: Path, model: ModelConfig, *, seed: int = 0, rank: int = 4, targets: tuple[str, ...] = ALL,
-    change: Callable[[Tensors], None] = lambda tensors: None, dtype: torch.dtype = torch.float32, **config: object,
-) -> Path:  # fmt: skip
+    folder: Path,
+    model: ModelConfig,
+    *,
+    seed: int = 0,
+    rank: int = 4,
+    targets: tuple[str, ...] = ALL,
+    change: Callable[[Tensors], None] = lambda tensors: None,
+    dtype: torch.dtype = torch.float32,
+    **config: object,
+) -> Path:
     """`change` edits the tensors before they are saved, `config` what adapter_config.json says."""
     draw = torch.Generator().manual_seed(seed)
     tensors: Tensors = {}

@@ -2,7 +2,8 @@
 
 The packing was compared once, bit for bit, with that of compressed-tensors 0.20.1, AutoGPTQ 0.7.1, GPTQModel 7.7.0 and
 AutoAWQ 0.2.9. Values of fp8 in blocks are those of transformers 5.24, and values of compressed-tensors those after its
-rounding to the scales' dtype."""
+rounding to the scales' dtype.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -45,10 +46,15 @@ class Kind:
 
 
 def write(
-    path: Path, kind: Kind, *, keep: Callable[[str], bool] = lambda name: False,
-    change: Callable[[Tensors], None] = lambda tensors: None, architecture: str = "LlamaForCausalLM",
-    config: Mapping[str, Any] | None = None, spread: float = 0.08,
-) -> Tensors:  # fmt: skip
+    path: Path,
+    kind: Kind,
+    *,
+    keep: Callable[[str], bool] = lambda name: False,
+    change: Callable[[Tensors], None] = lambda tensors: None,
+    architecture: str = "LlamaForCausalLM",
+    config: Mapping[str, Any] | None = None,
+    spread: float = 0.08,
+) -> Tensors:
     """Writes a folder whose linear layers are quantized, and returns the values of all weights.
 
     The output head, and layers that `keep` names, are not quantized. `change` edits the tensors before they are saved,
@@ -163,9 +169,14 @@ class Integers(NamedTuple):
 
 
 def integers(
-    weight: torch.Tensor, bits: int, group: int, *, symmetric: bool, order: torch.Tensor | None = None,
+    weight: torch.Tensor,
+    bits: int,
+    group: int,
+    *,
+    symmetric: bool,
+    order: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float16,
-) -> Integers:  # fmt: skip
+) -> Integers:
     """Rounds to nearest. `order` has the group of each input, by default of neighbouring ones."""
     outputs, inputs = weight.shape
     order = torch.arange(inputs) // group if order is None else order
@@ -249,9 +260,11 @@ def gptq(
         rounded = integers(weight, bits, size, symmetric=symmetric, order=order)
         zero = rounded.zero - 1 & (1 << bits) - 1 if version == 1 else rounded.zero
         tensors = {
-            "qweight": words(rounded.codes, bits).T, "qzeros": words(zero.T, bits), "scales": rounded.scale.T,
+            "qweight": words(rounded.codes, bits).T,
+            "qzeros": words(zero.T, bits),
+            "scales": rounded.scale.T,
             "g_idx": order.int(),
-        }  # fmt: skip
+        }
         return Stored(tensors, rounded.values)
 
     return pack
@@ -284,9 +297,13 @@ def compressed(
     given = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": group, "symmetric": True}
     layers = {"targets": ["Linear"], "weights": given | weights, "input_activations": activations}
     return {
-        "quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": layers},
-        "ignore": ["lm_head"], "kv_cache_scheme": None, "quantization_status": "compressed",
-    }  # fmt: skip
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "config_groups": {"group_0": layers},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+        "quantization_status": "compressed",
+    }
 
 
 def gptq_config(bits: int, group: int, **changes: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Triton's interpreter, with what it works out anew for every operation kept: half of the time is left.
 
-What is computed does not change: numpy computes it as before."""
+What is computed does not change: numpy computes it as before.
+"""
 
 import functools
 import inspect

@@ -1,7 +1,8 @@
 """Random requests made from an OpenAPI description: bodies that fit it, bodies that nearly do, and ones that do not.
 
 A generator of our own: it makes thousands of bodies a second, and knows the fields whose schema says little. Those that
-generate ask for few tokens, so that many requests take little time."""
+generate ask for few tokens, so that many requests take little time.
+"""
 
 import asyncio
 import copy
@@ -39,28 +40,39 @@ KNOWN: dict[str, tuple[Any, ...]] = {  # values of fields whose schema says less
         *("auto", "none", "required", {"type": "function", "function": {"name": "f"}}),
         *({"type": "any"}, {"type": "tool", "name": "f"}, {"type": "none"}),
     ),
-    "functions": ([FUNCTION],), "function_call": ("auto", {"name": "f"}),
+    "functions": ([FUNCTION],),
+    "function_call": ("auto", {"name": "f"}),
     "response_format": (
-        {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
     ),
     "structured_outputs": ({"json": SCHEMA}, {"regex": "a{2,4}"}, {"choice": ["a", "b"]}, {"grammar": 'root ::= "a"'}),
-    "guided_json": (SCHEMA, json.dumps(SCHEMA)), "guided_regex": ("[a-z]+", "("), "guided_choice": (["a", "b"],),
-    "guided_grammar": ('start: "a"', "start: x"), "stop": ("a", ["a", "b"]),
+    "guided_json": (SCHEMA, json.dumps(SCHEMA)),
+    "guided_regex": ("[a-z]+", "("),
+    "guided_choice": (["a", "b"],),
+    "guided_grammar": ('start: "a"', "start: x"),
+    "stop": ("a", ["a", "b"]),
     "thinking": ({"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}),
     "logit_bias": ({"5": 1.0}, {"5": 101}, {"x": 1}),
     "prompt": ("hi", ["hi", "ho"], [1, 2, 3], [[1], [2]], [], [[]], [99999999]),
     "input": ("hi", [{"role": "user", "content": "hi"}], [{"type": "message", "role": "user", "content": []}], [], ""),
     "text": ({"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}, {"format": {"type": "text"}}),
-    "previous_response_id": ("resp_0", ""), "include": ([], ["message.output_text.logprobs"]),
+    "previous_response_id": ("resp_0", ""),
+    "include": ([], ["message.output_text.logprobs"]),
     "tokens": ([1, 2, 3], [], [-1], [10**9]),
-}  # fmt: skip
+}
 HEADERS: tuple[dict[str, str], ...] = (
     *({"x-legato-deadline": value} for value in ("60s", "0", "-1s", "soon", "99999h")),
-    *({"x-legato-priority": value} for value in ("1", "-5", "5000", "high")), {"x-legato-explain": "true"},
-    {"x-legato-tenant": "t" * 600}, {"traceparent": "00-1-2-3"}, {"authorization": "Basic x"},
-    {"anthropic-version": "2020-01-01"}, {"content-type": "text/plain"}, {"content-type": ""},
+    *({"x-legato-priority": value} for value in ("1", "-5", "5000", "high")),
+    {"x-legato-explain": "true"},
+    {"x-legato-tenant": "t" * 600},
+    {"traceparent": "00-1-2-3"},
+    {"authorization": "Basic x"},
+    {"anthropic-version": "2020-01-01"},
+    {"content-type": "text/plain"},
+    {"content-type": ""},
     {"accept": "text/event-stream"},
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -163,9 +175,14 @@ class Fuzz:
         kind = schema.get("type")
         kind = self._random.choice(kind) if isinstance(kind, list) else kind
         makers: dict[str | None, Callable[[dict[str, Any]], Any]] = {
-            "object": self._object, "array": self._array, "string": self._text, "integer": self._number,
-            "number": self._number, "boolean": lambda _: self._random.random() < 0.5, "null": lambda _: None,
-        }  # fmt: skip
+            "object": self._object,
+            "array": self._array,
+            "string": self._text,
+            "integer": self._number,
+            "number": self._number,
+            "boolean": lambda _: self._random.random() < 0.5,
+            "null": lambda _: None,
+        }
         return makers.get(kind, lambda _: self._anything(2))(schema)
 
     def _object(self, schema: dict[str, Any], told: dict[str, tuple[Any, ...]] = NESTED) -> dict[str, Any]:

@@ -32,9 +32,12 @@ def _texts() -> st.SearchStrategy[dict[str, Any]]:
     size = st.integers(0, 6)
     plain = st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": size, "maxLength": size})
     special = [
-        {"pattern": "^[a-c]{2,4}$"}, {"pattern": r"^\d+-[xyz]?$"}, {"format": "date"}, {"format": "ipv4"},
+        {"pattern": "^[a-c]{2,4}$"},
+        {"pattern": r"^\d+-[xyz]?$"},
+        {"format": "date"},
+        {"format": "ipv4"},
         {"format": "uuid"},
-    ]  # fmt: skip
+    ]
     return plain | st.sampled_from(special).map(lambda more: {"type": "string", **more})
 
 
@@ -94,9 +97,12 @@ def supported(count: int, seed: int) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     @settings(
-        max_examples=20 * count, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=20 * count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @hypothesis_seed(seed)
     @given(WHOLE)
     def gather(schema: dict[str, Any]) -> None:

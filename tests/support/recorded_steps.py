@@ -102,13 +102,18 @@ def recorded(name: str, steps: int) -> dict[str, Any]:
                 runner.logits(made.rows())
                 runner.capture_missing()
     return {
-        "prompt": prompt, "sizes": device.sizes, "updates": device.updates, "differing": device.differing,
-        "outside": sorted({each.kernel for each in launched}), "allocating": sorted(allocations.found),
-    }  # fmt: skip
+        "prompt": prompt,
+        "sizes": device.sizes,
+        "updates": device.updates,
+        "differing": device.differing,
+        "outside": sorted({each.kernel for each in launched}),
+        "allocating": sorted(allocations.found),
+    }
 
 
 def recorded_by_model(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
     """By model, for a number of random steps: the kernels of a prompt, the number of captured sizes, of updates by
     adapters in one, and of steps that launched something else than was captured, kernels launched outside of graphs,
-    and operators that returned new memory; in one process, as starting one takes seconds."""
+    and operators that returned new memory; in one process, as starting one takes seconds.
+    """
     return {name: recorded(name, times(count)) for name, count in steps.items()}

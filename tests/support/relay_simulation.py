@@ -1,7 +1,8 @@
 """A relay among scripted workers in virtual time, without sockets and without an event loop.
 
 Frames to a worker arrive in order unless its connection breaks, as over TCP. Frames from a worker may be lost, doubled,
-late or in another order, which no TCP does: the relay has to come through that, too."""
+late or in another order, which no TCP does: the relay has to come through that, too.
+"""
 
 import heapq
 import itertools
@@ -126,10 +127,12 @@ class SimulatedWorker:
         used = min(self.blocks, used + self.other_blocks)
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
         return Load(
-            *(queued, 0, len(jobs) + self.others, self.blocks - used, 0, used, 0), draining=self.engine.draining,
-            credits=max(0, 6 - len(jobs)), context_tokens=sum(len(job.sequence.token_ids) // 4 for job in jobs),
+            *(queued, 0, len(jobs) + self.others, self.blocks - used, 0, used, 0),
+            draining=self.engine.draining,
+            credits=max(0, 6 - len(jobs)),
+            context_tokens=sum(len(job.sequence.token_ids) // 4 for job in jobs),
             decode_cost=COST,
-        )  # fmt: skip
+        )
 
     def run(self) -> list[kv_events.Stored]:
         """Reads all frames and makes one step. Its frames are in `outgoing`."""
@@ -172,11 +175,18 @@ class Simulation:
     """One gateway, some workers, some clients, and everything that may befall them."""
 
     def __init__(
-        self, seed: int, vocabulary: Any, request: Callable[..., Any], roles: tuple[str, ...] | None = None,
-        blocks: int | None = None, slow_client: Literal["Pause", "Disconnect"] | None = None,
-        quotas: Mapping[str, Quota] | None = None, when_busy: Literal["Local", "Wait"] | None = None,
-        rebalancing: RebalancingPolicy | None = BRISK, **retry: Any,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        vocabulary: Any,
+        request: Callable[..., Any],
+        roles: tuple[str, ...] | None = None,
+        blocks: int | None = None,
+        slow_client: Literal["Pause", "Disconnect"] | None = None,
+        quotas: Mapping[str, Quota] | None = None,
+        when_busy: Literal["Local", "Wait"] | None = None,
+        rebalancing: RebalancingPolicy | None = BRISK,
+        **retry: Any,
+    ) -> None:
         """Draws the arguments that are not given."""
         self.random = random.Random(seed)
         self.time = VirtualTime()
@@ -228,11 +238,16 @@ class Simulation:
     def submit(self) -> None:
         chance = self.random
         request = self._make_request(
-            seed=chance.randrange(1000), prompt=tuple(range(chance.choice((5, 40, 100)))),
-            max_tokens=chance.choice((1, 5, 20, 40)), choices=chance.choice((1, 1, 2, 3)),
-            deadline=chance.choice((1.0, 20.0, 60.0)), tenant=chance.choice("ab"), priority=chance.choice((0, 0, 1)),
-            stop=chance.choice(((), (), (), ("ab", "kc"))), prompt_logprobs=chance.choice((None, None, 2)),
-        )  # fmt: skip
+            seed=chance.randrange(1000),
+            prompt=tuple(range(chance.choice((5, 40, 100)))),
+            max_tokens=chance.choice((1, 5, 20, 40)),
+            choices=chance.choice((1, 1, 2, 3)),
+            deadline=chance.choice((1.0, 20.0, 60.0)),
+            tenant=chance.choice("ab"),
+            priority=chance.choice((0, 0, 1)),
+            stop=chance.choice(((), (), (), ("ab", "kc"))),
+            prompt_logprobs=chance.choice((None, None, 2)),
+        )
         self.generations.append(self.relay.submit(request))
 
     def work(self) -> None:
@@ -365,7 +380,8 @@ class Simulation:
     def settle(self) -> set[RunningGeneration]:
         """No more disturbances: everything ends by its deadline at the latest, and nothing is left anywhere.
 
-        Returns requests that must end long before: no frame was lost, so nobody may wait for what never comes."""
+        Returns requests that must end long before: no frame was lost, so nobody may wait for what never comes.
+        """
         lossless, self.chaos = not self.chaos, 0.0
         patient = {g for g in self.generations if not g.ended and g.expires > self.time.now + 15}
         for worker in self.workers.values():

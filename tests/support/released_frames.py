@@ -2,7 +2,8 @@
 
 Run it, and it writes `tests/protocol/frames/VERSION.jsonl` for the version in `pyproject.toml`: do so when that version
 is released. Each line is a message, or a part of messages, in one channel: its fields in the order of the wire as JSON
-schema, how many of them must be there, and (of a message) a frame in hexadecimal digits."""
+schema, how many of them must be there, and (of a message) a frame in hexadecimal digits.
+"""
 
 import json
 import sys

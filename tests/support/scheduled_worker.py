@@ -2,7 +2,8 @@
 
 The "KV" of a position is a hash over the KV of all positions before it, as read through the block table, and the token.
 In a group of layers with a window, it is a hash over the last ones. The next token is a hash over all KV that it sees.
-So a block that is stale, foreign, shared wrongly or not copied gives other tokens than the pure reference does."""
+So a block that is stale, foreign, shared wrongly or not copied gives other tokens than the pure reference does.
+"""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -277,9 +278,12 @@ class Worker:
         return transfer
 
     def adopt(
-        self, transfer: IncomingTransfer, computed: int = 0, sampled: Mapping[int, Sequence[Sampled]] | None = None,
+        self,
+        transfer: IncomingTransfer,
+        computed: int = 0,
+        sampled: Mapping[int, Sequence[Sampled]] | None = None,
         firsts: Sequence[int] | None = None,
-    ) -> tuple[Emission, ...]:  # fmt: skip
+    ) -> tuple[Emission, ...]:
         """The sequence runs here from now on."""
         emissions = self.incoming.adopt(transfer, computed, sampled or {}, firsts)
         self.deliver(emissions)

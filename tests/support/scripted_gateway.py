@@ -82,9 +82,16 @@ class ByteTokens:
         return [id for each in ids for id in each][-(keep or 0) :]
 
     def encode_chat(
-        self, messages: list[dict[str, Any]], most: int, variables: dict[str, Any], *, add_special: bool = False,
-        keep: int | None = None, continued: bool = False, cut: str = "",
-    ) -> list[int]:  # fmt: skip
+        self,
+        messages: list[dict[str, Any]],
+        most: int,
+        variables: dict[str, Any],
+        *,
+        add_special: bool = False,
+        keep: int | None = None,
+        continued: bool = False,
+        cut: str = "",
+    ) -> list[int]:
         self.messages, self.given = messages, variables
         return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep)
 
@@ -247,10 +254,16 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
     parsers = {name: options.pop(name) for name in ("tool_call_parser", "reasoning_parser") if name in options}
     app_options = {name: options.pop(name) for name in ("tracing", "responses", "allowed_origins") if name in options}
     serving = ServingContext(
-        ModelServing.of_model(tokens, model, **parsers), relay, max_body_bytes=1 << 20, pending_bodies=budget,
-        preparation=PreparationPool(options.pop("processes", None)), streams=streams or StreamPolicy(), clock=clock,
-        clients=clients, **options,
-    )  # fmt: skip
+        ModelServing.of_model(tokens, model, **parsers),
+        relay,
+        max_body_bytes=1 << 20,
+        pending_bodies=budget,
+        preparation=PreparationPool(options.pop("processes", None)),
+        streams=streams or StreamPolicy(),
+        clock=clock,
+        clients=clients,
+        **options,
+    )
     app = application.create(application.Parts(serving, status, entries.append, **app_options))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=JSON)

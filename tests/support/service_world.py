@@ -28,18 +28,21 @@ def _service(chunk, surge, unavailable, rollback, scaling, gpus):
     """`scaling` are fields of `spec.scaling` as JSON."""
     pools = zip(POOLS, gpus, strict=True)
     spec = {
-        "model": {"source": {"builtin": "smollm2-135m-instruct"}}, "engine": {"chunkTokens": chunk},
-        "gateway": {"defaultDeadline": f"{chunk}s"}, "scaling": {"mode": "External", **json.loads(scaling)},
+        "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+        "engine": {"chunkTokens": chunk},
+        "gateway": {"defaultDeadline": f"{chunk}s"},
+        "scaling": {"mode": "External", **json.loads(scaling)},
         "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
         **{pool: {"resources": {"requests": {"nvidia.com/gpu": count}}} for pool, count in pools if count},
-    }  # fmt: skip
+    }
     header = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
     return parsing.read_service(header | {"spec": spec})
 
 
 class World:
     """`broken` are the pools whose pods fail with the broken setting, the gateway's too; `scaling` are fields of
-    `spec.scaling`, and `gpus` those of a worker of each pool."""
+    `spec.scaling`, and `gpus` those of a worker of each pool.
+    """
 
     def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=None, gpus=(0, 0)):
         self.targets = dict(zip(POOLS, targets, strict=True))

@@ -23,9 +23,12 @@ FURTHER: tuple[tuple[str, Any, dict[str, Any]], ...] = (  # changes that set a f
     ("transfer.required", True, BASE | {"transfer": {"transport": "RDMA"}}),
 )
 BY_HAND = {  # for lists that do not change, and for ports other than those of pods
-    "worker --adapter", "gateway --adapter", "gateway --worker", "gateway --control-tls-port",
+    "worker --adapter",
+    "gateway --adapter",
+    "gateway --worker",
+    "gateway --control-tls-port",
     "worker --control-tls-port",
-}  # fmt: skip
+}
 
 
 def unreachable() -> list[str]:

@@ -4,8 +4,10 @@ INTEGER = {"type": "json_schema", "json_schema": {"type": "integer", "minimum": 
 CITY = {
     "type": "object",
     "properties": {"city": {"$ref": "#/$defs/name"}},
-    "required": ["city"], "additionalProperties": False, "$defs": {"name": {"type": "string"}},
-}  # fmt: skip
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"name": {"type": "string"}},
+}
 ANY_TEXT = {"type": "any_text"}
 THINK = {"type": "tag", "begin": "<think>", "content": ANY_TEXT, "end": "</think>"}
 F = {"begin": "<f=a>", "content": INTEGER, "end": "</f>"}

@@ -20,11 +20,20 @@ EXPERTS = {
     "shared_expert_intermediate_size": 128,
 }  # fmt: skip
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "num_hidden_layers": LAYERS, "intermediate_size": INNER,
-    "vocab_size": VOCAB, "max_position_embeddings": 128, "rope_theta": 5000.0, "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True, **EXPERTS,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "num_hidden_layers": LAYERS,
+    "intermediate_size": INNER,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 128,
+    "rope_theta": 5000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    **EXPERTS,
+}
 LAYER = {
     "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q": (HIDDEN, HIDDEN), "attn_k": (KV_HEADS * HEAD, HIDDEN),
     "attn_v": (KV_HEADS * HEAD, HIDDEN), "attn_output": (HIDDEN, HIDDEN), "ffn_gate": (INNER, HIDDEN),

@@ -10,10 +10,16 @@ from tiny_models import RandomCheckpoint
 from legato_engine.models.config import ModelConfig, from_huggingface
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "num_hidden_layers": 2, "intermediate_size": 96, "vocab_size": 64, "max_position_embeddings": 128,
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 
 
 def config(**changes: Any) -> ModelConfig:

@@ -50,12 +50,15 @@ def on(form: str, *given: Any) -> Any:
 
 class RandomCheckpoint(Checkpoint):
     """Weights drawn once from a fixed seed: matrices as codes of the type that `kinds` says for their name, or as
-    float32 for None. `change` edits those of float32."""
+    float32 for None. `change` edits those of float32.
+    """
 
     def __init__(
-        self, config: ModelConfig, change: Callable[[Tensors], None] = lambda tensors: None,
+        self,
+        config: ModelConfig,
+        change: Callable[[Tensors], None] = lambda tensors: None,
         kinds: Callable[[str], str | None] = lambda name: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.config, self.fingerprint = Path("random"), config, "random"
         draw = torch.Generator().manual_seed(7)
         self._tensors: Tensors = {}

@@ -12,13 +12,17 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXTS = [
-    "", "The capital of France is", "   7 apples, 12345 pears and 3.14159 pies",
-    "Hello\n\n\tworld  \r\n  don't they'LL", "naïve café 日本語 Ελληνικά привет ١٢٣",
+    "",
+    "The capital of France is",
+    "   7 apples, 12345 pears and 3.14159 pies",
+    "Hello\n\n\tworld  \r\n  don't they'LL",
+    "naïve café 日本語 Ελληνικά привет ١٢٣",
     "👩‍👩‍👧‍👦 🙂🙂 e\u0301 \u200b \ufeff",
-    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>", "\x00\x01 control \x7f",
+    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>",
+    "\x00\x01 control \x7f",
     "def f(x):\n    return x**2  # ½ ² Ⅷ\n",
     "a" * 3000,
-]  # fmt: skip
+]
 CORPUS = ["the quick brown fox jumps over the lazy dog 0123456789 don't we'll " * 3, *TEXTS] * 3
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}\n{% endfor %}"
@@ -38,9 +42,13 @@ def train() -> Tokenizer:
 
 
 def write_gguf(
-    path: Path, tokenizer: Tokenizer, pre: str = "gpt-2", model: str = "gpt2",
-    more: Mapping[str, int] = MappingProxyType({}), **changes: Any,
-) -> Path:  # fmt: skip
+    path: Path,
+    tokenizer: Tokenizer,
+    pre: str = "gpt-2",
+    model: str = "gpt2",
+    more: Mapping[str, int] = MappingProxyType({}),
+    **changes: Any,
+) -> Path:
     """Writes a file with the tokenizer and, after its tokens, `more` of the given types."""
     described = json.loads(tokenizer.to_str())["model"]
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -66,9 +74,13 @@ def train_pieces(prefix: bool, *user_defined: str) -> SentencePieceProcessor:
 
 
 def write_pieces(
-    path: Path, pieces: SentencePieceProcessor, architecture: str = "llama",
-    more: Mapping[str, int] = MappingProxyType({}), user_defined: Collection[str] = (), **changes: Any,
-) -> Path:  # fmt: skip
+    path: Path,
+    pieces: SentencePieceProcessor,
+    architecture: str = "llama",
+    more: Mapping[str, int] = MappingProxyType({}),
+    user_defined: Collection[str] = (),
+    **changes: Any,
+) -> Path:
     """Writes a file as llama.cpp's converter does: user-defined tokens have spaces. `more` as in `write_gguf`."""
     kinds = {each: 4 if each in user_defined else 1 for each in map(pieces.id_to_piece, range(len(pieces)))}
     kinds |= {each: 6 for each in kinds if pieces.is_byte(pieces.piece_to_id(each))}

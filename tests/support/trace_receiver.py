@@ -73,11 +73,19 @@ def receiving() -> Iterator[TraceReceiver]:
 
 def _span(span: Any, resource: dict[str, Any]) -> ReceivedSpan:
     return ReceivedSpan(
-        span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), span.name, span.kind,
-        span.start_time_unix_nano, span.end_time_unix_nano, span.status.message if span.status.code == 2 else "",
-        _attributes(span.attributes), [(event.name, _attributes(event.attributes)) for event in span.events],
-        [link.span_id.hex() for link in span.links], resource,
-    )  # fmt: skip
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        span.name,
+        span.kind,
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        span.status.message if span.status.code == 2 else "",
+        _attributes(span.attributes),
+        [(event.name, _attributes(event.attributes)) for event in span.events],
+        [link.span_id.hex() for link in span.links],
+        resource,
+    )
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

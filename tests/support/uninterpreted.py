@@ -1,6 +1,7 @@
 """Functions called in a process of their own, whose Triton kernels are compiled: those of the tests are interpreted.
 
-Each call is a fork of one process that has imported the large packages, which takes seconds, and nothing else."""
+Each call is a fork of one process that has imported the large packages, which takes seconds, and nothing else.
+"""
 
 import json
 import os

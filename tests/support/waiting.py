@@ -9,7 +9,8 @@ from typing import Any
 async def until(condition: Callable[[], Any], *wanted: Any, seconds: float = 90.0, every: float = 0.05) -> None:
     """Waits until `condition`, a function or an async one, holds, or gives the value that is wanted.
 
-    Raises TimeoutError after `seconds`."""
+    Raises TimeoutError after `seconds`.
+    """
     async with asyncio.timeout(seconds):
         while True:
             found = condition()

@@ -2,7 +2,8 @@
 
 Its answers are words, mean nothing, differ by prompt and do not go round in circles. Some of them end by themselves. A
 chat that asks for reasoning gets it, until its budget is used up. Its tensors have the types that SmolLM2's have, so
-that services compute it with the same kernels."""
+that services compute it with the same kernels.
+"""
 
 import re
 import tempfile

@@ -94,8 +94,13 @@ def start(folder: Path, *flags: str, model: str = "builtin:smollm2-135m-instruct
     own |= {"--health-port": "0", "--control-port": "0", "--max-length": "512", "--kv-cache-memory": "64Mi"}
     own |= {"--threads": "1", "--transport": "None"}
     command = [
-        sys.executable, "-m", "legato_cli.main", "worker", *(word for flag in own.items() for word in flag), *flags,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "legato_cli.main",
+        "worker",
+        *(word for flag in own.items() for word in flag),
+        *flags,
+    ]
     with log.open("wb") as file:
         popen = subprocess.Popen(command, stderr=file, env=os.environ | {"LEGATO_TOKEN": TOKEN})
     until(lambda: announce.exists() or popen.poll() is not None)

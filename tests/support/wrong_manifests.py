@@ -1,15 +1,20 @@
 """Specs that a schema refuses: what is given over a minimal manifest, the field to blame, and words of the message.
 
-Rules over several fields are cases of `tests/operator/api/test_rules.py`. `RESERVED` are templates of pods."""
+Rules over several fields are cases of `tests/operator/api/test_rules.py`. `RESERVED` are templates of pods.
+"""
 
 from typing import Any
 
 HUB = {"repo": "a/b", "revision": "0" * 40}
 BESIDE: dict[str, Any] = {  # other fields that a part must have
-    "model": {"source": {"builtin": "smollm2-135m-instruct"}}, "model.source.huggingFace": HUB,
-    "model.source.pvc": {"claim": "a"}, "model.adapters.0": {"name": "a"}, "model.adapters.0.source.huggingFace": HUB,
-    "transfer.rdma": {"resource": "rdma/ib"}, "engine.speculation": {"method": "PromptLookup"},
-}  # fmt: skip
+    "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+    "model.source.huggingFace": HUB,
+    "model.source.pvc": {"claim": "a"},
+    "model.adapters.0": {"name": "a"},
+    "model.adapters.0.source.huggingFace": HUB,
+    "transfer.rdma": {"resource": "rdma/ib"},
+    "engine.speculation": {"method": "PromptLookup"},
+}
 
 
 def _with(path: str, value: Any, part: str = "") -> Any:
@@ -22,13 +27,18 @@ def _with(path: str, value: Any, part: str = "") -> Any:
 
 
 FIELDS = [
-    ("decode.replica", 2, "did you mean replicas?"), ("engine.blocksize", 16, "did you mean blockSize?"),
-    ("engine.block_size", 16, "did you mean blockSize?"), ("prefil", {}, "did you mean prefill?"),
-    ("scaling.prefill.maximum", 1, "did you mean max?"), ("decode.resources.request", {}, "did you mean requests?"),
+    ("decode.replica", 2, "did you mean replicas?"),
+    ("engine.blocksize", 16, "did you mean blockSize?"),
+    ("engine.block_size", 16, "did you mean blockSize?"),
+    ("prefil", {}, "did you mean prefill?"),
+    ("scaling.prefill.maximum", 1, "did you mean max?"),
+    ("decode.resources.request", {}, "did you mean requests?"),
     ("gateway.zzz", 1, "known are accessLog, allowedOrigins, apiKeys, defaultDeadline"),
-    ("engine", "fast", "must be a mapping, not 'fast'"), ("engine", None, "must be a mapping, not nothing"),
+    ("engine", "fast", "must be a mapping, not 'fast'"),
+    ("engine", None, "must be a mapping, not nothing"),
     ("engine.chunkTokens", "512", "not a valid number of tokens: 512 (16 to 1048576"),
-    ("engine.chunkTokens", True, "not a valid number of tokens: "), ("engine.chunkTokens", "auto", ", or Auto)"),
+    ("engine.chunkTokens", True, "not a valid number of tokens: "),
+    ("engine.chunkTokens", "auto", ", or Auto)"),
     *(("engine.chunkTokens", wrong, f"not a valid number of tokens: {wrong}") for wrong in (1.5, 15, 1048577)),
     ("engine.blockSize", 24, "must be 'Auto', 8, 16, 32, 64 or 128, not 24"),
     ("engine.kvCacheMemory", "lots", "not a valid size: lots (write 512Mi"),
@@ -37,9 +47,11 @@ FIELDS = [
     *(("engine.kvCacheMemory", wrong, "1Mi to 1Pi") for wrong in ("0.0Gi", "1023Ki", 512, "1.1Pi", "2000Ti")),
     ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
     ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16', 'FP8' or 'Float32'"),
-    ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"), ("engine.speculation.method", "Draft", "'PromptLookup'"),
+    ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"),
+    ("engine.speculation.method", "Draft", "'PromptLookup'"),
     *(("engine.speculation.tokens", wrong, "1" if wrong < 1 else "at most 7") for wrong in (0, 8)),
-    ("engine.runner", "paced", "'Model' or 'Paced'"), ("engine.hangTimeout", "soon", "not a valid duration: soon"),
+    ("engine.runner", "paced", "'Model' or 'Paced'"),
+    ("engine.hangTimeout", "soon", "not a valid duration: soon"),
     *(("drain.deadline", wrong, f"not a valid duration: {wrong} (write 90s") for wrong in (120, "90")),
     ("drain.deadline", "2 minutes", "not a valid duration"),
     *(("drain.deadline", wrong, "1ms to 168h") for wrong in ("168h1ms", "0s", "0.00001ms")),
@@ -47,7 +59,8 @@ FIELDS = [
         (f"gateway.{field}", "300h", "1ms to 168h")
         for field in ("defaultDeadline", "maxDuration", "limits.headTimeout")
     ),
-    ("gateway.limits.idleTimeout", 60, "not a valid duration"), ("gateway.limits.maxBodySize", "8MB", "write 512Mi"),
+    ("gateway.limits.idleTimeout", 60, "not a valid duration"),
+    ("gateway.limits.maxBodySize", "8MB", "write 512Mi"),
     *((f"gateway.limits.{field}", 0, "at least 1") for field in ("maxConnections", "maxOutputTokens")),
     ("gateway.limits.maxRetries", 1001, "at most 1000"),
     ("gateway.limits.maxTokens", 1, "did you mean maxQueuedTokens?"),
@@ -58,22 +71,31 @@ FIELDS = [
         ("engine.maxRunning", wrong, "not a valid number of sequences: ")
         for wrong in (0, 5000, True, 1.5, "64", "auto")
     ),
-    ("engine.startTimeout", "0s", "1ms to 168h"), ("rollout.progressDeadline", "200h", "1ms to 168h"),
-    ("scaling.idleAfter", "0s", "1ms to 168h"), ("tracing.endpoint", "collector:4317", "does not match"),
+    ("engine.startTimeout", "0s", "1ms to 168h"),
+    ("rollout.progressDeadline", "200h", "1ms to 168h"),
+    ("scaling.idleAfter", "0s", "1ms to 168h"),
+    ("tracing.endpoint", "collector:4317", "does not match"),
     ("tracing.samplingRatePerMillion", 0.1, "must be a whole number"),
     ("gateway.trustedProxies.0", "10.0.0.0/33", "not a valid network"),
     *(("gateway.trustedProxies.0", wrong, "such as 10.0.0.0/8") for wrong in ("10.0.0.256", "fd00::/129")),
     *(("gateway.ingress.hosts.0", wrong, "does not match") for wrong in ("A.example", "a.example:80", "a.*.example")),
     *(("gateway.allowedOrigins.0", wrong, "does not match") for wrong in ("chat.example.com", "https://a/")),
-    ("gateway.tls.secret", "TLS", "does not match"), ("gateway.apiKeys.secret", "Keys", "does not match"),
-    ("gateway.accessLog", "Yes", "'Text', 'JSON' or 'Off'"), ("gateway.responseStore.memory", "Auto", "write 512Mi"),
-    ("gateway.responseStore.memory", 1000, "1Mi to"), ("gateway.responseStore.retention", "1", "write"),
+    ("gateway.tls.secret", "TLS", "does not match"),
+    ("gateway.apiKeys.secret", "Keys", "does not match"),
+    ("gateway.accessLog", "Yes", "'Text', 'JSON' or 'Off'"),
+    ("gateway.responseStore.memory", "Auto", "write 512Mi"),
+    ("gateway.responseStore.memory", 1000, "1Mi to"),
+    ("gateway.responseStore.retention", "1", "write"),
     ("gateway.toolCallParser", "JSON", "'Auto', 'Hermes', 'Llama3Json'"),
-    ("gateway.reasoningParser", "XML", "'Auto', 'Think', 'Mistral'"), ("gateway.replicas", 101, "at most 100"),
-    ("model.generationConfig", "vllm", "'Model' or 'None'"), ("model.servedName", "-x", "does not match"),
+    ("gateway.reasoningParser", "XML", "'Auto', 'Think', 'Mistral'"),
+    ("gateway.replicas", 101, "at most 100"),
+    ("model.generationConfig", "vllm", "'Model' or 'None'"),
+    ("model.servedName", "-x", "does not match"),
     *(("model.maxLength", wrong, "(16 to 16777216, or Auto)") for wrong in (0, 15, 16_777_217, "auto", "4096")),
-    ("model.maxAdapterRank", 0, "1"), ("model.adapters.0.source.huggingFace.revision", "v1", "does not match"),
-    ("model.source.builtin", "gpt-5", "smollm2-135m-instruct"), ("model.source.path", "-x", "does not match"),
+    ("model.maxAdapterRank", 0, "1"),
+    ("model.adapters.0.source.huggingFace.revision", "v1", "does not match"),
+    ("model.source.builtin", "gpt-5", "smollm2-135m-instruct"),
+    ("model.source.path", "-x", "does not match"),
     ("model.source.path", "", "at least characters: 1"),
     ("model.source.huggingFace.revision", "main", "does not match"),
     ("model.source.huggingFace.nodeCache", "cache", "does not match"),
@@ -84,10 +106,14 @@ FIELDS = [
         ("model.source.image", wrong, "does not match")
         for wrong in ("Registry/Models:latest", "models:a:b", "https://registry/models", "models@sha256:12", " models")
     ),
-    ("transfer.checksum", "yes", "must be true or false, not 'yes'"), ("transfer.transport", "Pigeon", "not 'Pigeon'"),
-    ("transfer.rdma.resource", "ib", "ib"), ("transfer.rdma.count", 0, "0"),
-    ("transfer.rdma.memoryLock", "Never", "'Never'"), ("scaling.mode", "Auto", "not 'Auto'"),
-    ("scaling.decode.min", -1, "must be at least 0, not -1"), ("scaling.maxDecodePerPrefill", 10**12, "at most 10000"),
+    ("transfer.checksum", "yes", "must be true or false, not 'yes'"),
+    ("transfer.transport", "Pigeon", "not 'Pigeon'"),
+    ("transfer.rdma.resource", "ib", "ib"),
+    ("transfer.rdma.count", 0, "0"),
+    ("transfer.rdma.memoryLock", "Never", "'Never'"),
+    ("scaling.mode", "Auto", "not 'Auto'"),
+    ("scaling.decode.min", -1, "must be at least 0, not -1"),
+    ("scaling.maxDecodePerPrefill", 10**12, "at most 10000"),
     ("scaling.gpuBudget", 10**12, "at most 1000000"),
     *(
         ("rollout.maxSurge", wrong, "(0 to 10000, or 0% to 100%)")
@@ -98,7 +124,7 @@ FIELDS = [
     ("decode.resources.requests.cpu", "many", "not a valid quantity: many"),
     ("decode.resources.requests", {"cpus": 2}, "must be cpu, memory"),
     *(("prefill.resources.limits", {wrong: 1}, "must be cpu, memory") for wrong in ("Memory", "nvidia.com/")),
-]  # fmt: skip
+]
 WRONG = [
     *((_with(path, value), f"spec.{path}", message) for path, value, message in FIELDS),
     ({"engine": {"runner": "Paced", "profile": "--x"}}, "spec.engine.profile", "does not match"),
@@ -111,14 +137,16 @@ WRONG = [
     # And some that break a rule.
     (_with("model.source", {}), "spec.model.source", "exactly one of builtin"),
     (
-        {"decode": {"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3900m"}}}}, "spec.decode.resources.limits",
+        {"decode": {"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3900m"}}}},
+        "spec.decode.resources.limits",
         "must not be below requests",
     ),
     (
         {"model": {**BESIDE["model"], "servedName": "m", "adapters": [{"name": "m", "source": {"path": "/a"}}]}},
-        "spec.model.adapters", "must differ from one another and from servedName",
+        "spec.model.adapters",
+        "must differ from one another and from servedName",
     ),
-]  # fmt: skip
+]
 
 
 def _worker(**fields: Any) -> dict[str, Any]:
@@ -127,7 +155,9 @@ def _worker(**fields: Any) -> dict[str, Any]:
 
 # Parts of a worker's template that the operator relies on, and where they are refused.
 RESERVED = [
-    ({"kind": "Pod"}, "kind"), ({"metadata": []}, "metadata"), ({"metadata": {"name": "x"}}, "metadata.name"),
+    ({"kind": "Pod"}, "kind"),
+    ({"metadata": []}, "metadata"),
+    ({"metadata": {"name": "x"}}, "metadata.name"),
     ({"metadata": {"labels": {"a": 1}}}, "metadata.labels"),
     ({"metadata": {"labels": {"serving.legato.dev/role": "x"}}}, "metadata.labels.serving.legato.dev/role"),
     ({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}, "metadata.labels.app.kubernetes.io/name"),
@@ -141,4 +171,4 @@ RESERVED = [
     (_worker(ports=[{"containerPort": 1}]), "spec.containers[worker].ports"),
     (_worker(livenessProbe={}), "spec.containers[worker].livenessProbe"),
     (_worker(env=[{"name": "LEGATO_TOKEN", "value": "x"}]), "spec.containers[worker].env.LEGATO_TOKEN"),
-]  # fmt: skip
+]

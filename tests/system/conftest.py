@@ -131,9 +131,12 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def until(
-        self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float | None = None,
+        self,
+        condition: Callable[[], T | bool | None],
+        what: str | Callable[[], str],
+        pause: float | None = None,
         patience: float = PATIENCE,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Returns the value of `condition` once it is true. Fails loudly instead of waiting for ever.
 
         Without a `pause` it asks the more rarely the longer it has waited: answers take time from what is waited for.

@@ -3,7 +3,8 @@
 Real are the fields of the requests, the SDKs, which stream as the agents do, and that each answer is sent back with the
 results of its calls. Forced are the calls: the model means nothing, so five requests name the tool in `tool_choice`,
 where agents say `auto`, and the temperature is 0. The tools are not run. The last request forces nothing, and its user
-interrupts the answer. `transcripts` has the tools called, and tokens of the prompts when it was written."""
+interrupts the answer. `transcripts` has the tools called, and tokens of the prompts when it was written.
+"""
 
 import json
 from collections.abc import Callable

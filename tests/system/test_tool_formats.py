@@ -1,6 +1,7 @@
 """Required calls of functions with random arguments in each format, by gateways of this process and real workers.
 
-The model means nothing: calls are valid because their grammar lets it write nothing else."""
+The model means nothing: calls are valid because their grammar lets it write nothing else.
+"""
 
 import asyncio
 import contextlib

@@ -102,13 +102,18 @@ def test_attributes_are_those_of_the_conventions_and_no_text(
     assert (
         request.items()
         >= {
-            "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "legato", "gen_ai.request.model": "m",
-            "gen_ai.response.model": "m", "gen_ai.response.id": answer["id"], "gen_ai.request.max_tokens": 5,
-            "gen_ai.request.temperature": 0.5, "gen_ai.usage.input_tokens": answer["usage"]["prompt_tokens"],
+            "gen_ai.operation.name": "text_completion",
+            "gen_ai.provider.name": "legato",
+            "gen_ai.request.model": "m",
+            "gen_ai.response.model": "m",
+            "gen_ai.response.id": answer["id"],
+            "gen_ai.request.max_tokens": 5,
+            "gen_ai.request.temperature": 0.5,
+            "gen_ai.usage.input_tokens": answer["usage"]["prompt_tokens"],
             "gen_ai.usage.output_tokens": answer["usage"]["completion_tokens"],
             "gen_ai.latency.time_to_first_token": request["gen_ai.response.time_to_first_chunk"],
         }.items()
-    )  # fmt: skip
+    )
     assert request["gen_ai.response.finish_reasons"] == ["length"]
     assert 0 < request["gen_ai.latency.time_to_first_token"] <= request["gen_ai.latency.e2e"]
     assert spans["POST /v1/completions"].attributes["http.response.status_code"] == 200

@@ -12,15 +12,19 @@ ON = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 @pytest.mark.parametrize(
     ("environ", "on"),
     [
-        ({}, False), ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False), (ON, True),
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        (ON, True),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces"}, True),
-        (ON | {"OTEL_SDK_DISABLED": "True"}, False), (ON | {"OTEL_SDK_DISABLED": "false"}, True),
-        (ON | {"OTEL_TRACES_EXPORTER": "none"}, False), (ON | {"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        (ON | {"OTEL_SDK_DISABLED": "True"}, False),
+        (ON | {"OTEL_SDK_DISABLED": "false"}, True),
+        (ON | {"OTEL_TRACES_EXPORTER": "none"}, False),
+        (ON | {"OTEL_TRACES_EXPORTER": "otlp"}, True),
         (ON | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
         (ON | {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, True),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, False),
     ],
-)  # fmt: skip
+)
 def test_traces_are_on_where_an_endpoint_is_set_and_nothing_turns_them_off(environ, on):
     assert switch.is_on(environ) is on
 

@@ -112,12 +112,14 @@ def test_a_manifest_that_the_operator_would_not_start_is_refused_immediately(wri
 @pytest.mark.parametrize(
     ("spec", "there", "budget"),
     [
-        (BOTH_POOLS, 4, 4), (BOTH_POOLS, 1, 2),
+        (BOTH_POOLS, 4, 4),
+        (BOTH_POOLS, 1, 2),
         ({**BOTH_POOLS, "scaling": {"prefill": {"min": 2}, "decode": {"min": 3}}}, 2, 5),
-        ({**BOTH_POOLS, "scaling": {"prefill": {"min": 0}}}, 1, 2), ({**BOTH_POOLS, "scaling": {"gpuBudget": 9}}, 2, 9),
+        ({**BOTH_POOLS, "scaling": {"prefill": {"min": 0}}}, 1, 2),
+        ({**BOTH_POOLS, "scaling": {"gpuBudget": 9}}, 2, 9),
         ({"scaling": {}}, 1, None),
     ],
-)  # fmt: skip
+)
 def test_no_more_workers_are_started_than_have_room_on_the_gpus(write, found, spec, there, budget):
     found(there)
     manifest = serving.read_manifest(write(**spec))

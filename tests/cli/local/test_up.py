@@ -63,10 +63,12 @@ def test_a_file_is_taken_by_its_path_from_here(gguf, tmp_path, monkeypatch, prin
 @pytest.mark.parametrize(
     ("name", "service", "served"),
     [
-        ("Qwen3-0.6B", "qwen3-0-6b", "Qwen3-0.6B"), ("7B model", "m-7b-model", "7B-model"),
-        ("x" * 60, "x" * 40, "x" * 60), ("--", "m", "model"),
+        ("Qwen3-0.6B", "qwen3-0-6b", "Qwen3-0.6B"),
+        ("7B model", "m-7b-model", "7B-model"),
+        ("x" * 60, "x" * 40, "x" * 60),
+        ("--", "m", "model"),
     ],
-)  # fmt: skip
+)
 def test_any_name_becomes_one_that_is_valid(name, service, served):
     assert (model_manifest.service_name(name), model_manifest.served_name(name)) == (service, served)
 
@@ -79,15 +81,18 @@ NOWHERE = QUICKSTART.replace("builtin: smollm2-135m-instruct", "path: /no/such/m
     ("words", "text", "message"),
     [
         ("no-such-model", "", "no such file or folder; allowed are a GGUF file"),
-        ("./no/such/file.gguf", "", "no such file or folder"), ("owner/name@main", "", "OWNER/NAME@COMMIT"),
-        (".", "", "config.json"), (f"{BUILTIN} -f m.yaml", "", "not allowed with"),
+        ("./no/such/file.gguf", "", "no such file or folder"),
+        ("owner/name@main", "", "OWNER/NAME@COMMIT"),
+        (".", "", "config.json"),
+        (f"{BUILTIN} -f m.yaml", "", "not allowed with"),
         ("-f none.yaml", "", "No such file or directory"),
         (UP, "spec: {decode: {replica: 2}}", "spec.decode.replica: unknown field; did you mean replicas?"),
         (UP, "a: [", "line 1"),
         (UP, f"{QUICKSTART}  engine: {{numerics: Invariant}}\n", "spec.engine.numerics: Invariant is not"),
-        (UP, NOWHERE, "no such file or folder"), (f"{BUILTIN} --port PORT", "", "port PORT is in use"),
+        (UP, NOWHERE, "no such file or folder"),
+        (f"{BUILTIN} --port PORT", "", "port PORT is in use"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_served_ends_with_2_and_leaves_nothing(words, text, message, tmp_path, monkeypatch, legato):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -177,17 +182,19 @@ TOO_MANY = "not a valid number of decode workers: 9 (spec.scaling.decode: 1 to 4
 @pytest.mark.parametrize(
     ("spec", "order", "answer"),
     [
-        ({}, _scale("decode", 2), "demo-decode: 2 workers desired"), ({}, _scale("decode", 9), TOO_MANY),
+        ({}, _scale("decode", 2), "demo-decode: 2 workers desired"),
+        ({}, _scale("decode", 9), TOO_MANY),
         ({"scaling": {"prefill": {"max": 0}}}, _scale("prefill", 1), "has no prefill pool"),
         (FIXED, _scale("decode", 2), "scaling.mode is Fixed"),
         ({}, _scale("decode", 2), "the autoscaler is paused for 30m"),
         ({}, _scale("decode", 2, **FOR_A_MINUTE), "the autoscaler is paused for 1m"),
         (TO_ZERO, _scale("decode", 0), QUEUED),
         (EXTERNAL, _scale("decode", 2, **FOR_A_MINUTE), "spec.scaling.mode External does not use"),
-        ({}, {"do": "rotate-token"}, "only on Kubernetes"), ({}, {"do": "dance"}, "unknown command"),
+        ({}, {"do": "rotate-token"}, "only on Kubernetes"),
+        ({}, {"do": "dance"}, "unknown command"),
         ({}, {"do": "status"}, "conditions"),
     ],
-)  # fmt: skip
+)
 async def test_orders(spec, order, answer):
     running = await _service(Store(lambda: "now"), **spec)
     assert answer in json.dumps(await running.answer(order))

@@ -55,6 +55,7 @@ def _with_gpus(memory="700Mi", **engine):
 
 @pytest.fixture
 def judged(tmp_path, monkeypatch, legato):
+
     def run(item):
         monkeypatch.setattr(doctor, "SECTIONS", ())
         file = tmp_path / "m.yaml"
@@ -69,12 +70,15 @@ def judged(tmp_path, monkeypatch, legato):
     [
         ("4Gi", 4096, 0, "KV cache 256 MiB"),
         (
-            "4Gi", 4096, 0,
+            "4Gi",
+            4096,
+            0,
             "64 sequences of at most 4,096 tokens (the model allows 8,192; 22 of 512 tokens fit together)",
         ),
-        ("700Mi", 4096, 1, "700 MiB are available"), ("4Gi", 9000, 1, "model.maxLength is 9000; the model allows 8192"),
+        ("700Mi", 4096, 1, "700 MiB are available"),
+        ("4Gi", 9000, 1, "model.maxLength is 9000; the model allows 8192"),
     ],
-)  # fmt: skip
+)
 def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, said, judged):
     ended, out = judged(_service(memory, length))
     assert ended == code
@@ -286,12 +290,14 @@ DIGEST = f"registry/engine@sha256:{'0' * 64}"
         ({"prefill": GPU, "decode": GPU}, "Drivers and device plugins", "not checked"),
         ({"decode": {"resources": {"limits": {"amd.com/gpu": 1}}}}, "GPU resources", "not checked (amd.com/gpu)"),
         (
-            {"model": {"source": HUB}, "decode": CACHE}, "Storage of the model",
+            {"model": {"source": HUB}, "decode": CACHE},
+            "Storage of the model",
             "missing (prefill.template, gateway.template)",
         ),
         (
             {"model": {"source": HUB}, "prefill": {"template": {"spec": None}}, "decode": NO_VOLUMES, "gateway": CACHE},
-            "Storage of the model", "missing (decode.template, prefill.template)",
+            "Storage of the model",
+            "missing (decode.template, prefill.template)",
         ),
         ({"model": {"source": {"path": "/m"}}}, "Storage of the model", "missing (model.source.path)"),
         ({"model": {"source": HUB}}, "Access token of the hub", "not checked (a/b)"),
@@ -302,15 +308,18 @@ DIGEST = f"registry/engine@sha256:{'0' * 64}"
         ({"rollout": {"autoRollback": False}}, "Failed rollouts", "done"),
         ({"gateway": {"trustedProxies": ["10.0.0.0/8"]}}, "API keys", "done"),
         (
-            {"gateway": {"httpRoute": {"parentRefs": [{"name": "g"}]}}}, "TLS for clients",
+            {"gateway": {"httpRoute": {"parentRefs": [{"name": "g"}]}}},
+            "TLS for clients",
             "not checked (gateway.httpRoute)",
         ),
         ({"gateway": {"allowedOrigins": ["*"]}}, "Origins of web pages", "missing"),
         ({"gateway": {"accessLog": "Off"}}, "Access log", "missing"),
         ({"engine": {"image": DIGEST}, "gateway": {"image": "gateway:1"}}, "Images", "missing (gateway.image)"),
-        ({}, "Network policies", "not checked"), ({}, "Two gateways", "missing"), ({}, "Quotas", "missing"),
+        ({}, "Network policies", "not checked"),
+        ({}, "Two gateways", "missing"),
+        ({}, "Quotas", "missing"),
     ],
-)  # fmt: skip
+)
 def test_an_item_of_the_checklist_is_ticked_off_by_the_manifest(spec, item, expected):
     (line,) = [line for line in items.lines(parsing.read_mapping(manifest(**spec)).spec) if line[15:].startswith(item)]
     tick, name = line[:15].strip(), line[15:]

@@ -17,9 +17,15 @@ L4 = Gpu("NVIDIA L4", (8, 9), 58, 23_034 << 20, 99 << 10, dmabuf=True)
 V100 = Gpu("Tesla V100", (7, 0), 80, 16_384 << 20, 96 << 10, dmabuf=False)
 WITHOUT_DMABUF = Gpu("NVIDIA A10", (8, 6), 72, 22_515 << 20, 99 << 10, dmabuf=False)
 GOOD = {
-    "driver": "580.65.06", "driver_cuda": 13000, "torch_cuda": "13.0", "gpus": (H200,), "triton": "3.7.1",
-    "cache": "/cache/triton", "peer_memory": True, "ucx_has_cuda": True,
-}  # fmt: skip
+    "driver": "580.65.06",
+    "driver_cuda": 13000,
+    "torch_cuda": "13.0",
+    "gpus": (H200,),
+    "triton": "3.7.1",
+    "cache": "/cache/triton",
+    "peer_memory": True,
+    "ucx_has_cuda": True,
+}
 
 
 class Driver:
@@ -39,12 +45,16 @@ class Driver:
 @pytest.mark.parametrize(
     ("driver", "version", "visible", "names"),
     [
-        (None, "cu130", None, ()), (Driver(0), "cu130", None, ()), (Driver(8, error=100), "cu130", None, ()),
-        (Driver(2), "cpu", None, ()), (Driver(2), "cu130", None, ("0", "1")),
-        (Driver(2), "cu130", "3, GPU-7f", ("3", "GPU-7f")), (Driver(1), "cu130", "3,99,1", ("3",)),
+        (None, "cu130", None, ()),
+        (Driver(0), "cu130", None, ()),
+        (Driver(8, error=100), "cu130", None, ()),
+        (Driver(2), "cpu", None, ()),
+        (Driver(2), "cu130", None, ("0", "1")),
+        (Driver(2), "cu130", "3, GPU-7f", ("3", "GPU-7f")),
+        (Driver(1), "cu130", "3,99,1", ("3",)),
     ],
     ids=["no driver", "no device", "broken", "a torch for CPUs", "all", "some", "until the first unknown one"],
-)  # fmt: skip
+)
 def test_visible_gpus_have_the_names_that_programs_get(monkeypatch, driver, version, visible, names):
     monkeypatch.setattr(gpus, "_libcuda", lambda: driver)
     monkeypatch.setattr(gpus, "_version", lambda _: f"2.13.0+{version}")
@@ -65,16 +75,20 @@ NO_RDMA = {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")}
         ("driver", {"driver": ""}, "of unknown version, for CUDA up to 13.0"),
         ("driver", {"driver_cuda": 0}, "580.65.06, but no libcuda.so.1 here"),
         ("driver", {"driver": "", "driver_cuda": 0}, "none: no libcuda.so.1 here"),
-        ("torch", {}, "built for CUDA 13.0"), ("torch", {"torch_cuda": "13.2"}, "built for CUDA 13.2"),
+        ("torch", {}, "built for CUDA 13.0"),
+        ("torch", {"torch_cuda": "13.2"}, "built for CUDA 13.2"),
         ("torch", {"driver_cuda": 12090}, "built for CUDA 13.0, which needs a driver for CUDA 13.0 or newer"),
-        ("torch", {"driver_cuda": 0}, "built for CUDA 13.0"), ("torch", {"torch_cuda": None}, "built without CUDA"),
+        ("torch", {"driver_cuda": 0}, "built for CUDA 13.0"),
+        ("torch", {"torch_cuda": None}, "built without CUDA"),
         ("gpu", {"gpus": ()}, "none that torch can use"),
         ("gpu 0", {}, "NVIDIA H200; compute capability 9.0, 132 multiprocessors, 143771 MiB"),
         ("gpu 1", NO_DMABUF, "NVIDIA A10; compute capability 8.6, 72 multiprocessors, 22515 MiB"),
         ("triton", {}, "3.7.1, compiles here"),
         ("triton", {"cannot_compile": "no gcc"}, "3.7.1, cannot compile here: no gcc"),
-        ("triton", {"triton": None}, "not installed"), ("kernel cache", {}, "/cache/triton: writable"),
-        ("kernel cache", {"cache_is_writable": False}, READ_ONLY), ("kernel cache", {"triton": None}, None),
+        ("triton", {"triton": None}, "not installed"),
+        ("kernel cache", {}, "/cache/triton: writable"),
+        ("kernel cache", {"cache_is_writable": False}, READ_ONLY),
+        ("kernel cache", {"triton": None}, None),
         ("GPUDirect", {}, "nothing is missing: nvidia_peermem, a UCX with CUDA and verbs"),
         ("GPUDirect", {"peer_memory": False}, "nothing is missing: dmabuf, a UCX with CUDA and verbs"),
         ("GPUDirect", {"peer_memory": False, **NO_DMABUF}, NOT_TO_DEVICES),
@@ -82,7 +96,7 @@ NO_RDMA = {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")}
         ("GPUDirect", NO_RDMA, "not usable: a UCX built --with-cuda; no device; no verbs"),
         ("GPUDirect", {"gpus": ()}, "not usable: no GPU"),
     ],
-)  # fmt: skip
+)
 def test_each_line_follows_from_its_facts(title, facts, line):
     texts = [text for text in gpus.lines(Facts(**GOOD | facts)) if text.startswith(f"{title} ")]
     assert [text.removeprefix(title).strip() for text in texts] == ([line] if line else [])

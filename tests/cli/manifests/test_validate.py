@@ -108,7 +108,8 @@ def test_all_problems_of_all_documents_are_printed_and_other_objects_left_out(va
         ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics", "both"),
         ({"model": {"source": {"path": "models/mine"}}}, "spec.model.source.path", "Kubernetes"),
         (
-            {"decode": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.decode.template.spec.restartPolicy",
+            {"decode": {"template": {"spec": {"restartPolicy": "Never"}}}},
+            "spec.decode.template.spec.restartPolicy",
             "Kubernetes",
         ),
         (
@@ -117,11 +118,12 @@ def test_all_problems_of_all_documents_are_printed_and_other_objects_left_out(va
                     "template": {"spec": {"containers": [{"name": "x", "resources": {"limits": {"memory": "1Gib"}}}]}}
                 }
             },
-            "spec.decode.template.spec.containers[x].resources.limits.memory", "Kubernetes",
+            "spec.decode.template.spec.containers[x].resources.limits.memory",
+            "Kubernetes",
         ),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
     ],
-)  # fmt: skip
+)
 def test_refusals_of_the_operator_depend_on_where_it_runs(validate, spec, path, where):
     for flags, elsewhere in ((), "local"), (("--local",), "Kubernetes"):
         code, _, err = validate(_with(**spec), flags=flags)

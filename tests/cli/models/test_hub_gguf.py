@@ -41,10 +41,12 @@ def downloaded(folder):
 @pytest.mark.parametrize(
     ("choice", "file", "served"),
     [
-        ("", ["m-Q4_K_M.gguf"], "m-Q4_K_M"), (":q8_0", ["Q8/m-Q8_0.gguf"], "m-Q8_0"),
-        (f":Q8/m-Q8_0.gguf@{COMMIT}", ["Q8/m-Q8_0.gguf"], "m-Q8_0"), (":F32", SPLIT, "m-F32"),
+        ("", ["m-Q4_K_M.gguf"], "m-Q4_K_M"),
+        (":q8_0", ["Q8/m-Q8_0.gguf"], "m-Q8_0"),
+        (f":Q8/m-Q8_0.gguf@{COMMIT}", ["Q8/m-Q8_0.gguf"], "m-Q8_0"),
+        (":F32", SPLIT, "m-F32"),
     ],
-)  # fmt: skip
+)
 def test_only_the_chosen_file_is_downloaded_and_while_the_hub_is_away_served_again(
     choice, file, served, server, files, folder, legato
 ):

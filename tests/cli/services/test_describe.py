@@ -25,8 +25,14 @@ POOL = {
     "failedRevision": "b", "failureReason": "WorkerRefused", "failure": "no memory",
 }  # fmt: skip
 RECORD = {
-    "pool": "decode", "time": NOW, "current": 1, "recommended": 2, "reason": "Blocks", "needed": 2, "cappedBy": "",
-}  # fmt: skip
+    "pool": "decode",
+    "time": NOW,
+    "current": 1,
+    "recommended": 2,
+    "reason": "Blocks",
+    "needed": 2,
+    "cappedBy": "",
+}
 
 
 def condition(kind, status, reason, message):
@@ -44,15 +50,25 @@ SERVICE = BARE | {
 
 def test_every_section_is_in_words():
     assert list(describe.lines(SERVICE)) == [
-        "chat in namespace prod, generation 3", "  serves chat at http://chat.prod.svc",
-        "  sampling defaults are neutral, whatever the model's are", "Conditions:",
-        f"  Ready is False (Starting) since {NOW}", "    DecodeReady: 0 of 1",
-        f"  KVTransportReady is Unknown (Unknown) since {NOW}", "Pools:", "  decode: 0 of 1 ready, 2 desired",
+        "chat in namespace prod, generation 3",
+        "  serves chat at http://chat.prod.svc",
+        "  sampling defaults are neutral, whatever the model's are",
+        "Conditions:",
+        f"  Ready is False (Starting) since {NOW}",
+        "    DecodeReady: 0 of 1",
+        f"  KVTransportReady is Unknown (Unknown) since {NOW}",
+        "Pools:",
+        "  decode: 0 of 1 ready, 2 desired",
         "    more or fewer were asked for; scaling.gpuBudget does not allow them",
-        "    revision b failed (WorkerRefused): no memory", "Workers and gateways:",
-        f"  chat-decode-1  1 restart  since {NOW}  on node-7  loading weights", "Scaling:", f"  paused until {NOW}",
-        f"  {NOW}  decode 1 -> 2  Blocks: 2 needed", "Events:", f"  {NOW}  Warning  WorkerRefused  no memory (3 times)",
-    ]  # fmt: skip
+        "    revision b failed (WorkerRefused): no memory",
+        "Workers and gateways:",
+        f"  chat-decode-1  1 restart  since {NOW}  on node-7  loading weights",
+        "Scaling:",
+        f"  paused until {NOW}",
+        f"  {NOW}  decode 1 -> 2  Blocks: 2 needed",
+        "Events:",
+        f"  {NOW}  Warning  WorkerRefused  no memory (3 times)",
+    ]
 
 
 def test_a_service_that_nobody_has_looked_at_yet_has_no_empty_sections():
@@ -72,10 +88,13 @@ def _scaling():
 
 
 TERMS = [
-    "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)", "fittingWork / minute / utilisation",
-    "fittingWork 150", "Arrivals: 3.33 workers", "grows with a larger scaling.prefill.max: 4 are needed",
+    "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)",
+    "fittingWork / minute / utilisation",
+    "fittingWork 150",
+    "Arrivals: 3.33 workers",
+    "grows with a larger scaling.prefill.max: 4 are needed",
     f"{NOW}  prefill 1 -> 3  Arrivals: 4 needed",
-]  # fmt: skip
+]
 LIMITS = [
     "prefill: 1 -> 3, limited to 2 (Arrivals, capped by scaling.gpuBudget)",
     "decode: 1 -> 1, raised to 2 (",

@@ -105,19 +105,24 @@ REFUSED = {
     "a layer too many": (UnsupportedModel, {"change": renamed("layers.1.", "layers.2.")}, "model.layers.2.mlp.down"),
     "a layer too few": (MissingTensor, {"change": without(("A.weight", "layers.1"))}, "is missing"),
     "an embedding": (
-        UnsupportedModel, extra("lm_head.lora_A.weight", 4, 32), "lm_head is not a projection of this model",
+        UnsupportedModel,
+        extra("lm_head.lora_A.weight", 4, 32),
+        "lm_head is not a projection of this model",
     ),
     "an expert": (
-        UnsupportedModel, extra("model.layers.0.mlp.experts.3.up_proj.lora_A.weight", 4, 32),
+        UnsupportedModel,
+        extra("model.layers.0.mlp.experts.3.up_proj.lora_A.weight", 4, 32),
         "experts.3.up_proj belongs to an expert: adapters of experts are not supported",
     ),
     "other tensors": (UnsupportedModel, extra(f"{UP}.lora_magnitude_vector", 4), "magnitude_vector is not supported"),
     "another base": (WrongShape, extra(f"{KEYS}.lora_B.weight", 32, 4), "ask for [16, 4]: of another base?"),
     "whole numbers": (
-        UnsupportedFormat, extra(f"{KEYS}.lora_B.weight", 16, 4, dtype=torch.int8), "type I8; supported: F",
+        UnsupportedFormat,
+        extra(f"{KEYS}.lora_B.weight", 16, 4, dtype=torch.int8),
+        "type I8; supported: F",
     ),
     "nothing": (MissingTensor, {"change": dict.clear, "target_modules": "all-linear"}, "there are no tensors in it"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

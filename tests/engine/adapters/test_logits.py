@@ -20,12 +20,14 @@ from legato_engine.weights.expected import projections
 from legato_engine.weights.quantization import rounding
 
 SHAPES = {
-    "kernels": LLAMA, "torch": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100),
-    "biases": llama(attention_bias=True, mlp_bias=True), "qwen 3": llama(architecture="Qwen3ForCausalLM", head_dim=64),
+    "kernels": LLAMA,
+    "torch": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100),
+    "biases": llama(attention_bias=True, mlp_bias=True),
+    "qwen 3": llama(architecture="Qwen3ForCausalLM", head_dim=64),
     "phi 3": FAMILIES["phi 3"],  # with fused projections
     "olmo 2": FAMILIES["olmo 2"],  # whose linear layers take the residual stream
     "FP8": interpreted_models.LLAMA,  # on a GPU, from codes
-}  # fmt: skip
+}
 ADAPTERS = {
     "all": {"rank": 4},
     "attention": {"rank": 8, "targets": ("q_proj", "v_proj")},

@@ -86,10 +86,12 @@ def test_replayed_steps_are_eager_ones(name, greedy_draw):
         return Row(tokens[index][first:end], first, blocks, draws, windows=windows)
 
     steps = (
-        (row(0, 0, 30), row(1, 0, 9)), (row(1, 9, 10), row(0, 30, 39, ()), row(2, 0, 2)),
+        (row(0, 0, 30), row(1, 0, 9)),
+        (row(1, 9, 10), row(0, 30, 39, ()), row(2, 0, 2)),
         (row(1, 10, 14), row(2, 2, 10)),  # rows of few tokens, as those that decode
-        (row(2, 10, 29, ()),), (row(0, 39, 40), row(1, 14, 15), row(2, 29, 30)),
-    )  # fmt: skip
+        (row(2, 10, 29, ()),),
+        (row(0, 39, 40), row(1, 14, 15), row(2, 29, 30)),
+    )
     for rows in steps:
         expected = eager.logits(rows)
         torch.testing.assert_close(replayed.logits(rows), expected, atol=1e-4, rtol=1e-3)
@@ -166,12 +168,16 @@ def test_sizes_of_steps_that_decode():
 
 ROOM = Room(2048 + 64, 64, 128, 64, samples=64 * 5)
 PADDED = {
-    Size(5, 5, 5, False): Size(8, 8, 8, False), Size(2, 2, 0, False): Size(2, 2, 2, False),
-    Size(17, 1, 0, True): Size(32, 8, 0, True), Size(300, 9, 4, True): Size(320, 64, 64, True),
-    Size(512 + 32, 33, 33, True): Size(576, 64, 64, True), Size(2048 + 63, 64, 64, True): Size(2112, 64, 64, True),
+    Size(5, 5, 5, False): Size(8, 8, 8, False),
+    Size(2, 2, 0, False): Size(2, 2, 2, False),
+    Size(17, 1, 0, True): Size(32, 8, 0, True),
+    Size(300, 9, 4, True): Size(320, 64, 64, True),
+    Size(512 + 32, 33, 33, True): Size(576, 64, 64, True),
+    Size(2048 + 63, 64, 64, True): Size(2112, 64, 64, True),
     Size(5, 1, 5, False): Size(16, 8, 8, False),  # rows that sample after each token
-    Size(64 * 5, 64, 64 * 5, False): Size(320, 64, 320, False), Size(2000, 60, 290, True): Size(2048, 64, 320, True),
-}  # fmt: skip
+    Size(64 * 5, 64, 64 * 5, False): Size(320, 64, 320, False),
+    Size(2000, 60, 290, True): Size(2048, 64, 320, True),
+}
 
 
 def test_padded_sizes_hold_the_step_and_fit_the_room():

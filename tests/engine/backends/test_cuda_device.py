@@ -13,6 +13,7 @@ PLACE = torch.device("cuda")
 
 @pytest.fixture
 def gpu(monkeypatch):
+
     def make(major, minor):
         properties = SimpleNamespace(name="Some GPU", major=major, minor=minor, multi_processor_count=40)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: properties)

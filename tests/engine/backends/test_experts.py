@@ -31,16 +31,18 @@ NAMES = ExpertNames("router", "experts.{}.gate", "experts.{}.up", "experts.{}.do
 PLAIN = ExpertsShape(HIDDEN, INNER, ExpertRouting(8, 3), NAMES)
 SHARED = SharedExpert("shared.gate", "shared.up", "shared.down", 96, "shared_gate")
 SHAPES = {
-    "softmax": PLAIN, "one": replace(PLAIN, routing=ExpertRouting(8, 1, normalize=False)),
+    "softmax": PLAIN,
+    "one": replace(PLAIN, routing=ExpertRouting(8, 1, normalize=False)),
     "scaled": replace(PLAIN, routing=ExpertRouting(8, 2, normalize=False, scale=2.5)),
     "sigmoid": replace(
-        PLAIN, routing=ExpertRouting(12, 3, Scoring.SIGMOID, groups=4, active_groups=2),
+        PLAIN,
+        routing=ExpertRouting(12, 3, Scoring.SIGMOID, groups=4, active_groups=2),
         names=replace(NAMES, correction="correction"),
     ),
     "gpt-oss": replace(PLAIN, gating=Gating.CLAMPED, router_bias=True, biases=True),
     "shared": replace(PLAIN, shared=SHARED),
     "shared, without a weight": replace(PLAIN, shared=replace(SHARED, weight=None)),
-}  # fmt: skip
+}
 
 
 def made(shape):

@@ -34,10 +34,12 @@ MODELS = {
 }
 FORM_OF = {"v_proj": "Q8_0", "down_proj": "Q6_K", "up_proj": None}
 KINDS = {
-    "4 bits": lambda name: "Q4_1", "8 bits": lambda name: "Q8_0", "K-quants": lambda name: "Q4_K",
+    "4 bits": lambda name: "Q4_1",
+    "8 bits": lambda name: "Q8_0",
+    "K-quants": lambda name: "Q4_K",
     "a form for each projection": lambda name: FORM_OF.get(name.rsplit(".", 2)[-2], "Q4_1"),
     "no codes": lambda name: None,
-}  # fmt: skip
+}
 
 
 def load(config, form, kinds="4 bits", threads=2):

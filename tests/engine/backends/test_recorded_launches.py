@@ -1,5 +1,6 @@
 """After the warm-up, all launches are of captured steps; those of one size launch the same, at the same addresses, and
-allocate nothing."""
+allocate nothing.
+"""
 
 import pytest
 import recorded_steps

@@ -289,12 +289,22 @@ class World:
         self.workers: list[Worker] = []
 
     def worker(
-        self, name: str, *, runner: StepRunner | None = None, link: Link | bool = True, chunk: int = 8,
-        blocks: int | None = None, step_turns: Callable[[], int] = lambda: 0, grammars: Compilations | None = None,
-        adapters: SequenceOf[OfferedAdapter] = (), adapters_in_memory: int = 8,
+        self,
+        name: str,
+        *,
+        runner: StepRunner | None = None,
+        link: Link | bool = True,
+        chunk: int = 8,
+        blocks: int | None = None,
+        step_turns: Callable[[], int] = lambda: 0,
+        grammars: Compilations | None = None,
+        adapters: SequenceOf[OfferedAdapter] = (),
+        adapters_in_memory: int = 8,
         open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
-        staged: tuple[int, int, float] | None = None, profiler: StepProfiler | None = None, **limits: int,
-    ) -> Worker:  # fmt: skip
+        staged: tuple[int, int, float] | None = None,
+        profiler: StepProfiler | None = None,
+        **limits: int,
+    ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
         runner, events, epoch = runner or self.make_runner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
@@ -316,10 +326,17 @@ class World:
         pulse, compute = Pulse(self.network.clock), InlineCompute(step_turns)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         parts = CoreParts(
-            compute, runner, scheduler, events, agent, grammars or Compilations(None), resident,
+            compute,
+            runner,
+            scheduler,
+            events,
+            agent,
+            grammars or Compilations(None),
+            resident,
             AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
-            Profiling(compute, profiler or NoProfiler(), self.network.clock), self.network.clock,
-        )  # fmt: skip
+            Profiling(compute, profiler or NoProfiler(), self.network.clock),
+            self.network.clock,
+        )
         core = Core(ServerChannel(theirs), parts, pulse)
         peer = Peer(name, epoch, link.address if link else b"")
         worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)

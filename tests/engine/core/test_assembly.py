@@ -56,10 +56,13 @@ def test_a_prompt_alone_on_a_gpu_takes_the_room_of_decodes(fields, windows, lone
 @pytest.mark.parametrize(
     ("role", "fields", "lower"),
     [
-        ("prefill", {}, True), ("decode", {}, False), ("unified", {}, False), ("prefill", {"device": "cuda"}, False),
+        ("prefill", {}, True),
+        ("decode", {}, False),
+        ("unified", {}, False),
+        ("prefill", {"device": "cuda"}, False),
         ("prefill", {"runner": "paced", "profile": "x"}, False),  # it shares no cores with others
     ],
-)  # fmt: skip
+)
 def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, fields, lower):
     assert (niceness(WorkerSettings(role, "w0", "m", **fields)) > 0) == lower
 

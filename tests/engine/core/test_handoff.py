@@ -219,11 +219,13 @@ def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_l
 @pytest.mark.parametrize(
     ("phase", "lost", "codes"),
     [
-        (IncomingState.PENDING, "p", ["peer_lost"]), (IncomingState.GRANTED, "p", ["peer_lost"]),
-        (IncomingState.WRITING, "p", ["peer_lost"]), (IncomingState.ADOPTED, "p", []),
+        (IncomingState.PENDING, "p", ["peer_lost"]),
+        (IncomingState.GRANTED, "p", ["peer_lost"]),
+        (IncomingState.WRITING, "p", ["peer_lost"]),
+        (IncomingState.ADOPTED, "p", []),
         (IncomingState.WRITING, "d", ["peer_lost"]),
     ],
-)  # fmt: skip
+)
 def test_a_worker_whose_peer_died_says_so(world, phase, lost, codes):
     prefill, decode = world.worker("p", chunk=4), world.worker("d", blocks=40)
     if phase is IncomingState.PENDING:

@@ -92,16 +92,19 @@ GPU = {"on_device": True}
 @pytest.mark.parametrize(
     ("machine", "options", "tried", "used", "reason"),
     [
-        ({}, {}, ["RDMA"], "RDMA", ""), ({}, {"transport": "RDMA"}, ["RDMA"], "RDMA", ""),
-        ({"failing": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "), ({"closed": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
+        ({}, {}, ["RDMA"], "RDMA", ""),
+        ({}, {"transport": "RDMA"}, ["RDMA"], "RDMA", ""),
+        ({"failing": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
+        ({"closed": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
         ({}, {"transport": "TCP", "required": True}, [], "TCP", ""),
-        ({}, {"transport": "SharedMemory"}, [], "SharedMemory", ""), ({}, GPU, ["GPUDirect"], "GPUDirect", ""),
+        ({}, {"transport": "SharedMemory"}, [], "SharedMemory", ""),
+        ({}, GPU, ["GPUDirect"], "GPUDirect", ""),
         ({"failing": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
         ({"closed": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
         ({"failing": ["GPUDirect", "RDMA"]}, GPU, ["GPUDirect", "RDMA"], "TCP", "GPUDirect: "),
         ({"closed": ["GPUDirect", "RDMA"]}, GPU, ["GPUDirect", "RDMA"], "TCP", "GPUDirect: "),
     ],
-)  # fmt: skip
+)
 def test_the_first_transport_that_passes_its_self_test_and_opens_is_used(direct, machine, options, tried, used, reason):
     """A GPU's memory is given only to the transport that was tried with it; others use the ring."""
     machine = Machine(**machine)

@@ -23,9 +23,16 @@ class Quiet:
         self.pool = BlockPool(8, EventLog("epoch"))
         scheduler = Scheduler(SchedulerLimits("unified", 4, 64), self.pool, "revision")
         self.handler = SimpleNamespace(
-            scheduler=scheduler, idle=True, pending=0, adapters=SimpleNamespace(loaded=()), news=False, draining=False,
-            gateways=(1,), order=0, handoffs=None,
-        )  # fmt: skip
+            scheduler=scheduler,
+            idle=True,
+            pending=0,
+            adapters=SimpleNamespace(loaded=()),
+            news=False,
+            draining=False,
+            gateways=(1,),
+            order=0,
+            handoffs=None,
+        )
         self.rates = Rates()
         self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)
         self.now = 0.0
@@ -64,12 +71,14 @@ LOST = "block 0 has 1 references and 0 owners"
 @pytest.mark.parametrize(
     ("history", "reports"),
     [
-        ("work lose report report", [LOST, LOST]), ("work lose change report report", ["", LOST]),
-        ("work run lose report", [""]), ("work report lose report work report", ["", "", LOST]),
+        ("work lose report report", [LOST, LOST]),
+        ("work lose change report report", ["", LOST]),
+        ("work run lose report", [""]),
+        ("work report lose report work report", ["", "", LOST]),
         ("work lose report work find report", [LOST, ""]),
     ],
     ids=["lost block", "nothing is checked during a change", "nor during work", "once after work", "until it is found"],
-)  # fmt: skip
+)
 def test_blocks_without_an_owner_are_reported_once_work_is_over(quiet, history, reports):
     results = [(name, getattr(quiet, name)()) for name in history.split()]
     assert [mismatch for name, mismatch in results if name == "report"] == reports

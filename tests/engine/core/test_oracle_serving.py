@@ -1,7 +1,8 @@
 """Greedy float32 output of tiny models, served by real cores and schedulers, is that of transformers: after a hand-off,
 and from the prefix cache.
 
-The real model, and other ways to compute, are in test_oracle."""
+The real model, and other ways to compute, are in test_oracle.
+"""
 
 import time
 from dataclasses import replace

@@ -24,15 +24,18 @@ def allowed(regex, output, stops=(END, EOT), early=False):
 @pytest.mark.parametrize(
     ("regex", "output", "stops", "early", "expected"),
     [
-        ("ab?", [], (END, EOT), False, {A}), ("ab?", [A], (END, EOT), False, {B, END, EOT}),
+        ("ab?", [], (END, EOT), False, {A}),
+        ("ab?", [A], (END, EOT), False, {B, END, EOT}),
         ("ab?", [A, B], (END, EOT), False, {END, EOT}),
         # a token that is a stop is not a part of an answer
-        ("a(b|c)", [A], (END, B), False, {C}), ("ab?", [A], (END, B), False, {END, B}),
+        ("a(b|c)", [A], (END, B), False, {C}),
+        ("ab?", [A], (END, B), False, {END, B}),
         # while it is too short it ends only where nothing else may follow
-        ("ab?", [A], (END, EOT), True, {B}), ("ab?", [A], (END, B), True, {END, B}),
+        ("ab?", [A], (END, EOT), True, {B}),
+        ("ab?", [A], (END, B), True, {END, B}),
         ("ab?", [A, B], (END, EOT), True, {END, EOT}),
     ],
-)  # fmt: skip
+)
 def test_an_answer_ends_where_it_is_complete_with_any_of_its_stops(regex, output, stops, early, expected):
     assert allowed(regex, output, stops, early) == expected
 

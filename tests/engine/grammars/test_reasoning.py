@@ -78,10 +78,14 @@ def parted(output, begun):
 
 @settings(deadline=None, max_examples=times(20))
 @given(
-    begun=st.booleans(), begins=st.booleans(), budget=st.none() | st.integers(0, 12), constrained=st.booleans(),
-    seed=st.integers(0, 1 << 20), temperature=st.sampled_from([0.0, 1.0]),
+    begun=st.booleans(),
+    begins=st.booleans(),
+    budget=st.none() | st.integers(0, 12),
+    constrained=st.booleans(),
+    seed=st.integers(0, 1 << 20),
+    temperature=st.sampled_from([0.0, 1.0]),
     replays=st.lists(st.booleans(), min_size=1, max_size=5),
-)  # fmt: skip
+)
 def test_whatever_a_model_wants_to_say(begun, begins, budget, constrained, seed, temperature, replays):
     made = rules(begun, budget, SCHEMA if constrained else None)
     output = answer(made, seed, temperature, begins, replays)
@@ -165,12 +169,14 @@ def test_a_position_goes_back_where_its_output_is_shorter():
 @pytest.mark.parametrize(
     "source",
     [
-        "{", "[]", '{"tokens": {"open": 1, "close": 100000, "open_in_prompt": true}}',
+        "{",
+        "[]",
+        '{"tokens": {"open": 1, "close": 100000, "open_in_prompt": true}}',
         '{"tokens": {"open": -1, "close": 1, "open_in_prompt": true}}',
         '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "haiku"}',
         '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "reasoning"}',
     ],
-)  # fmt: skip
+)
 def test_bounds_that_mean_nothing_are_refused(source):
     with pytest.raises(InvalidGrammar):
         compilations.compile_grammar(COMPILER, REASONING, source)

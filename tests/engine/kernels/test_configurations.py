@@ -16,14 +16,17 @@ TABLE = Table(()).replaced([HOPPER, WIDE_GROUPS, WIDE, WIDE_LATER, ANYWHERE])
 @pytest.mark.parametrize(
     ("shape", "chip", "triton", "keys"),
     [
-        ({}, "sm_80", "3.6", 16), ({"head_dim": 64}, "sm_80", "3.7", 16), ({"head_dim": 128}, "sm_80", "3.6", 32),
+        ({}, "sm_80", "3.6", 16),
+        ({"head_dim": 64}, "sm_80", "3.7", 16),
+        ({"head_dim": 128}, "sm_80", "3.6", 32),
         ({"head_dim": 72}, "sm_80", "3.6", 32),  # padded to 128
-        ({"head_dim": 136}, "sm_80", "3.6", 16), ({"head_dim": 128}, "sm_80", "3.7", 48),
+        ({"head_dim": 136}, "sm_80", "3.6", 16),
+        ({"head_dim": 128}, "sm_80", "3.7", 48),
         ({"head_dim": 128, "group": 4}, "sm_80", "3.7", 64),
         ({"head_dim": 128, "group": 8, "block_size": 16}, "sm_80", "3.6", 32),
         ({"head_dim": 128, "group": 4}, "sm_90", "3.7", 128),
     ],
-)  # fmt: skip
+)
 def test_the_most_specific_row_wins(shape, chip, triton, keys):
     assert TABLE.choose("attention", shape, chip, triton).tiles == {"KEYS": keys}
     assert Table(TABLE.rows[::-1]).choose("attention", shape, chip, triton).tiles == {"KEYS": keys}

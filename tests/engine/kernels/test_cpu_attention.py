@@ -1,7 +1,8 @@
 """Attention on a processor: every implementation computes what the readable twin does, at awkward sizes too.
 
 Kernels for AMX and AVX512-BF16 run on any processor: where it lacks the instructions, these are emulated. Emulated
-tiles, which are tested everywhere, also note misuse."""
+tiles, which are tested everywhere, also note misuse.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -96,10 +97,18 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
         built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
         work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).arena_view(step.arena)
         given = (
-            path.kv_tag(held.dtype), step.qkv.numpy(), work, built.tables, step.window or 0, held, step.layer,
+            path.kv_tag(held.dtype),
+            step.qkv.numpy(),
+            work,
+            built.tables,
+            step.window or 0,
+            held,
+            step.layer,
             kv_factors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
-            step.sinks_of_kernel(), step.threads, out,
-        )  # fmt: skip
+            step.sinks_of_kernel(),
+            step.threads,
+            out,
+        )
         kernels.attention(*given)
         return torch.from_numpy(out)
 
@@ -190,10 +199,17 @@ MIXED = (0, 33), (99, 1), (0, 1), (50, 7), (15, 1), (300, 1), (250, 9), (0, 75),
 @pytest.mark.parametrize(
     ("shared", "blocks", "dim", "kv_heads", "window"),
     [
-        (1, 1, 96, 3, None), (3, 1, 64, 3, None), (3, 1, 64, 3, 5), (3, 2, 32, 2, 48), (5, 3, 32, 1, 140),
-        (7, 1, 128, 1, 48), (8, 4, 32, 2, None), (16, 1, 256, 1, None), (40, 1, 64, 1, 5),
+        (1, 1, 96, 3, None),
+        (3, 1, 64, 3, None),
+        (3, 1, 64, 3, 5),
+        (3, 2, 32, 2, 48),
+        (5, 3, 32, 1, 140),
+        (7, 1, 128, 1, 48),
+        (8, 4, 32, 2, None),
+        (16, 1, 256, 1, None),
+        (40, 1, 64, 1, 5),
     ],
-)  # fmt: skip
+)
 def test_mixed_rows(form: Form, shared: int, blocks: int, dim: int, kv_heads: int, window: int | None) -> None:
     """Chunks of prompts and decoding rows together, long ones in parts. Heads fill registers and tiles or not, windows
     begin within a block, and others left NaN in all that is not a row's own."""

@@ -1,5 +1,6 @@
 """Linear layers on a processor, from codes and from tiles, compute what their weights do, and dequantize to exactly
-these."""
+these.
+"""
 
 from functools import cache
 

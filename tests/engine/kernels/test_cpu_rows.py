@@ -2,7 +2,8 @@
 
 They do so to the last bit whoever computes a row. A program of a step compiles the functions of a row once more, and a
 compiler that may choose the order of sums, or whether a product is rounded, chooses anew each time. Torch's versions
-are tested in whole models."""
+are tested in whole models.
+"""
 
 import numpy as np
 import pytest
@@ -181,8 +182,10 @@ def test_numbers_become_the_nearest_code_of_e4m3_and_none_becomes_nan():
 
 
 LAYERS = [
-    LinearShape(("o",), (64,)), LinearShape(("q", "k", "v"), (320, 32, 32)), LinearShape(("up", "down"), (96, 32)),
-]  # fmt: skip
+    LinearShape(("o",), (64,)),
+    LinearShape(("q", "k", "v"), (320, 32, 32)),
+    LinearShape(("up", "down"), (96, 32)),
+]
 SIZES = {name: size for layer in LAYERS for name, size in zip(layer.names, layer.outputs, strict=True)}
 ADAPTERS = {  # ranks by projection, tokens of each, tokens of the step
     "one token": ([{"q": 16}], [[0]], 1),

@@ -1,5 +1,6 @@
 """8-bit activations: what kernels compute is exactly the product of the rounded rows and the file's weights. Where the
-processor has no AVX-512 VNNI, its instruction is emulated."""
+processor has no AVX-512 VNNI, its instruction is emulated.
+"""
 
 from functools import cache
 

@@ -42,12 +42,16 @@ def test_the_last_path_needs_no_instructions_and_every_path_takes_any_weight_and
 @pytest.mark.parametrize(
     ("path", "bits", "group", "products"),
     [
-        (paths.TILES, 4, 32, "CODES CODES TILES TILES"), (paths.TILES, None, None, "PAIRS TILES TILES TILES"),
-        (paths.INT8_BF16, 8, 32, "INT8 INT8 INT8 INT8"), (paths.INT8, 8, 16, "CODES CODES CODES FLOAT32"),
-        (paths.INT8_AVX2, 4, 32, "INT8 INT8 INT8 INT8"), (paths.INT8_AVX2, 8, 32, "CODES CODES CODES FLOAT32"),
-        (paths.CODES, 4, 32, "CODES CODES CODES FLOAT32"), (paths.CODES, None, None, "FLOAT32 FLOAT32 FLOAT32 FLOAT32"),
+        (paths.TILES, 4, 32, "CODES CODES TILES TILES"),
+        (paths.TILES, None, None, "PAIRS TILES TILES TILES"),
+        (paths.INT8_BF16, 8, 32, "INT8 INT8 INT8 INT8"),
+        (paths.INT8, 8, 16, "CODES CODES CODES FLOAT32"),
+        (paths.INT8_AVX2, 4, 32, "INT8 INT8 INT8 INT8"),
+        (paths.INT8_AVX2, 8, 32, "CODES CODES CODES FLOAT32"),
+        (paths.CODES, 4, 32, "CODES CODES CODES FLOAT32"),
+        (paths.CODES, None, None, "FLOAT32 FLOAT32 FLOAT32 FLOAT32"),
     ],
-)  # fmt: skip
+)
 def test_a_kernel_follows_from_the_rows_and_the_form_of_the_weight(path, bits, group, products):
     chosen = [path.kernel(rows, bits, group).product for rows in (1, 2, 32, 33)]
     assert chosen == [Product[name] for name in products.split()]

@@ -25,7 +25,8 @@ def prefill_config(tile_m=32, tile_n=32):
 def check(step, decode, prefill, work=None):
     """In 16 bits, the kernel rounds the weights of values and the result, the twin the result, each by at most half of
     `eps`. So they differ by at most eps / 2 · Σ weight · |value| + eps · |result|. 2 · eps allows more, unless the
-    weighted |values| add up to 4: those of normal numbers do not. In float32, only the order of sums differs."""
+    weighted |values| add up to 4: those of normal numbers do not. In float32, only the order of sums differs.
+    """
     dtype = step.queries.dtype
     allowed = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     torch.testing.assert_close(step.run(decode, prefill, work), step.expected(), rtol=allowed, atol=allowed)
@@ -40,12 +41,18 @@ def test_any_step_gives_what_the_twin_gives(data):
     prompt = st.tuples(st.sampled_from([0, 0, 16, 37, 64, 100]), st.integers(9, 70))
     rows = draw(st.lists(st.one_of(decoding, decoding, prompt), min_size=1, max_size=5))
     step = Step(
-        rows, group=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16])), kv_heads=draw(st.integers(1, 2)),
-        dim=draw(st.sampled_from([16, 32, 80, 96])), block=draw(st.sampled_from([16, 32, 64])),
-        dtype=draw(st.sampled_from(DTYPES)), padding=(draw(st.integers(0, 3)), draw(st.integers(0, 3))),
-        window=draw(st.sampled_from([None, None, 1, 5, 33, 64])), seed=draw(st.integers(0, 99)),
-        kv=draw(st.sampled_from([None, torch.uint8])), sinks=draw(st.booleans()),
-    )  # fmt: skip
+        rows,
+        group=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16])),
+        kv_heads=draw(st.integers(1, 2)),
+        dim=draw(st.sampled_from([16, 32, 80, 96])),
+        block=draw(st.sampled_from([16, 32, 64])),
+        dtype=draw(st.sampled_from(DTYPES)),
+        padding=(draw(st.integers(0, 3)), draw(st.integers(0, 3))),
+        window=draw(st.sampled_from([None, None, 1, 5, 33, 64])),
+        seed=draw(st.integers(0, 99)),
+        kv=draw(st.sampled_from([None, torch.uint8])),
+        sinks=draw(st.booleans()),
+    )
     decode = decode_config(
         draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 32, 64])), draw(st.integers(1, 8)),
         draw(st.integers(1, 3)),
@@ -64,9 +71,17 @@ def test_head_sizes_of_large_models(slot, group):
     dtype, dim, kv = DTYPES[slot % 3], HEAD_SIZES[slot % 5], (None, torch.uint8)[slot % 2]
     block, tile_n, window = (16, 32, 64)[slot % 3], (64, 16, 32)[slot // 2 % 3], (None, 33, 100)[slot // 3 % 3]
     step = Step(
-        MIXED, group=group, kv_heads=1, dim=dim, block=block, dtype=dtype, window=window, seed=group, kv=kv,
+        MIXED,
+        group=group,
+        kv_heads=1,
+        dim=dim,
+        block=block,
+        dtype=dtype,
+        window=window,
+        seed=group,
+        kv=kv,
         sinks=slot > 2,
-    )  # fmt: skip
+    )
     check(step, decode_config(tile_n=tile_n), prefill_config(64, tile_n))
 
 
@@ -85,12 +100,16 @@ def test_lists_of_an_earlier_step_leave_nothing_behind():
 @given(
     rows=st.lists(
         st.one_of(
-            st.tuples(st.integers(0, 5000), st.integers(0, 8)), st.tuples(st.integers(0, 5000), st.integers(9, 300)),
+            st.tuples(st.integers(0, 5000), st.integers(0, 8)),
+            st.tuples(st.integers(0, 5000), st.integers(9, 300)),
         ),
         min_size=1, max_size=6,
     ),
-    group=st.sampled_from([1, 3, 4, 7, 16]), window=st.sampled_from([None, 1, 100, 999]),
-    tile_m=st.sampled_from([16, 64, 128]), splits=st.integers(1, 8), shortest=st.integers(1, 5),
+    group=st.sampled_from([1, 3, 4, 7, 16]),
+    window=st.sampled_from([None, 1, 100, 999]),
+    tile_m=st.sampled_from([16, 64, 128]),
+    splits=st.integers(1, 8),
+    shortest=st.integers(1, 5),
     processors=st.sampled_from([1, 7, 132]),
 )  # fmt: skip
 @example(

@@ -22,7 +22,8 @@ few = settings(max_examples=times(12), deadline=None)
 def close(found, expected):
     """Four times the distance `eps` of neighbouring numbers in 16 bits: the gate's twin rounds three times and its
     kernel twice, by at most half of eps each, and where float32 differs next to a border, a number becomes its
-    neighbour, which the next rounding and a rotation can double."""
+    neighbour, which the next rounding and a rotation can double.
+    """
     eps = torch.finfo(found.dtype).eps
     atol, rtol = (2e-6, 2e-5) if found.dtype == torch.float32 else (4 * eps, 4 * eps)
     torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
@@ -41,9 +42,13 @@ def strided(rows, width, dtype, spare):
 
 @few
 @given(
-    st.integers(1, 9), WIDTHS, DTYPES, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]),
+    st.integers(1, 9),
+    WIDTHS,
+    DTYPES,
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0, 8]),
     st.sampled_from([None, 1.0, 0.22]),
-)  # fmt: skip
+)
 def test_norm(rows, width, dtype, tile, spare, by):
     config = Configuration({"ROWS": tile})
     x, residual, weight = strided(rows, width, dtype, spare), strided(rows, width, dtype, spare), torch.randn(width)
@@ -129,13 +134,19 @@ def test_results_in_e4m3_are_those_of_a_pass_over_them(rows, width, dtype, by, g
 
 @few
 @given(
-    kv_heads=st.integers(1, 3), group=st.sampled_from([1, 2, 3, 7, 16]),
-    dim=st.sampled_from([16, 32, 64, 80, 96, 128, 160, 192, 256]), block=st.sampled_from([16, 32, 64]), dtype=DTYPES,
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 2, 3, 7, 16]),
+    dim=st.sampled_from([16, 32, 64, 80, 96, 128, 160, 192, 256]),
+    block=st.sampled_from([16, 32, 64]),
+    dtype=DTYPES,
     normed=st.tuples(st.booleans(), st.booleans()),
     tiles=st.fixed_dictionaries({"TOKENS": st.sampled_from([1, 2, 4]), "HEADS": st.sampled_from([1, 4, 8])}),
-    layers=st.integers(1, 2), tokens=st.integers(1, 9), padding=st.integers(0, 3),
-    share=st.sampled_from([1, 1, 0.75, 0.25, 0]), e4m3=st.booleans(),
-)  # fmt: skip
+    layers=st.integers(1, 2),
+    tokens=st.integers(1, 9),
+    padding=st.integers(0, 3),
+    share=st.sampled_from([1, 1, 0.75, 0.25, 0]),
+    e4m3=st.booleans(),
+)
 def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding, share, e4m3):
     qkv = torch.randn(tokens + padding, (group + 2) * kv_heads * dim).to(dtype)
     norms = [torch.randn(dim).to(dtype) if each else None for each in normed]

@@ -17,13 +17,18 @@ HOST = torch.device("cpu")
 PROCESSORS = 4
 TILES = Configuration({"TILE_M": 16, "TILE_N": 32, "PROGRAMS": 3})
 CASES = [  # a group may end within the last pair of units, and outputs within a tile
-    ("W4A16", 5, (40, 640), torch.bfloat16, 1), ("W4A16", 17, (24, 2176), torch.float16, 2),
-    ("GPTQ, act order", 3, (33, 160), torch.bfloat16, 1), ("AWQ", 2, (32, 2048), torch.float32, 2),
-    ("Q4_K", 3, (24, 512), torch.float16, 1), ("W8A16", 1, (50, 192), torch.bfloat16, 1),
-    ("MXFP4", 3, (40, 192), torch.bfloat16, 1), ("MXFP4", 3, (24, 160), torch.float16, 1),
-    ("Q6_K", 3, (24, 256), torch.bfloat16, 2), ("FP8, blocks", 4, (31, 320), torch.bfloat16, 1),
+    ("W4A16", 5, (40, 640), torch.bfloat16, 1),
+    ("W4A16", 17, (24, 2176), torch.float16, 2),
+    ("GPTQ, act order", 3, (33, 160), torch.bfloat16, 1),
+    ("AWQ", 2, (32, 2048), torch.float32, 2),
+    ("Q4_K", 3, (24, 512), torch.float16, 1),
+    ("W8A16", 1, (50, 192), torch.bfloat16, 1),
+    ("MXFP4", 3, (40, 192), torch.bfloat16, 1),
+    ("MXFP4", 3, (24, 160), torch.float16, 1),
+    ("Q6_K", 3, (24, 256), torch.bfloat16, 2),
+    ("FP8, blocks", 4, (31, 320), torch.bfloat16, 1),
     ("FP8, channel", 4, (31, 1024), torch.float16, 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("form", "rows", "shape", "dtype", "parts"), CASES)

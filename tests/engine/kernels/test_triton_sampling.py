@@ -69,18 +69,23 @@ VOCABS = (63, 100, 500)
 NUMBERS = st.floats(2.0**-53, 1.0)
 MIXED = st.fixed_dictionaries(
     {
-        "numbers": NUMBERS, "temperatures": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
-        "top_ks": st.sampled_from([0, 1, 2, 40, 62]), "top_ps": st.sampled_from([0.0, 1e-6, 0.3, 0.95, 0.999999, 1.0]),
+        "numbers": NUMBERS,
+        "temperatures": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
+        "top_ks": st.sampled_from([0, 1, 2, 40, 62]),
+        "top_ps": st.sampled_from([0.0, 1e-6, 0.3, 0.95, 0.999999, 1.0]),
         "log_min_ps": st.sampled_from([-math.inf, math.log(1e-9), math.log(0.05), 0.0]),
     }
-)  # fmt: skip
+)
 
 
 @settings(max_examples=times(6), deadline=None)
 @given(
-    mixed=st.lists(MIXED, min_size=3, max_size=3), spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
-    seed=st.integers(0, 99), ties=st.booleans(), vocab=st.sampled_from(VOCABS),
-)  # fmt: skip
+    mixed=st.lists(MIXED, min_size=3, max_size=3),
+    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
+    seed=st.integers(0, 99),
+    ties=st.booleans(),
+    vocab=st.sampled_from(VOCABS),
+)
 def test_draws_the_tokens_that_the_kernel_for_processors_draws(
     mixed: list[dict[str, float]], spread: float, seed: int, ties: bool, vocab: int
 ) -> None:

@@ -33,9 +33,13 @@ def ints(numbers):
 @few
 @given(
     rows=st.lists(st.tuples(st.integers(0, 200), st.sampled_from([0, 0, 1, 1, 1, 8, 63])), min_size=1, max_size=17),
-    padded=st.tuples(st.integers(0, 20), st.integers(0, 5)), size=SIZES, tile=st.sampled_from([1, 16, 128]),
-    wide=st.booleans(), groups=st.integers(1, 3), data=st.data(),
-)  # fmt: skip
+    padded=st.tuples(st.integers(0, 20), st.integers(0, 5)),
+    size=SIZES,
+    tile=st.sampled_from([1, 16, 128]),
+    wide=st.booleans(),
+    groups=st.integers(1, 3),
+    data=st.data(),
+)
 def test_rows_become_tokens_positions_and_slots(rows, padded, size, tile, wide, groups, data):
     """Also rows without tokens anywhere, padding behind, tables with room, and ids that the device alone knows."""
     counts = [count for _, count in rows] + [0] * padded[1]

@@ -48,11 +48,13 @@ class Kernel:
 @pytest.mark.parametrize(
     ("times", "best"),
     [
-        ((10.0, 9.0, 8.0), THIRD), ((10.0, 8.0, 9.0), OTHER), ((10.0, 10.0, 10.0), PRESENT),
+        ((10.0, 9.0, 8.0), THIRD),
+        ((10.0, 8.0, 9.0), OTHER),
+        ((10.0, 10.0, 10.0), PRESENT),
         ((10.0, 9.8, 11.0), PRESENT),  # measurements differ by that much
         ((10.0, 9.6, 11.0), OTHER),
     ],
-)  # fmt: skip
+)
 def test_the_fastest_wins_if_it_saves_something(times, best):
     kernel = Kernel(dict(zip((16, 32, 64), times, strict=True)))
     found = kernel.search()

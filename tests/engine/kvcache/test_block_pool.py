@@ -55,11 +55,13 @@ def test_the_search_goes_on_where_it_ended_and_begins_anew_at_the_end():
 @pytest.mark.parametrize(
     ("size", "free", "count", "after", "expected"),
     [
-        (16, [4, 5], 2, 3, [4, 5]), (7, [0, 1, 2, 4, 5, 6], 6, None, [0, 1, 2, 4, 5, 6]),
-        (8, [0, 2, 4, 6], 4, None, [0, 2, 4, 6]), (8, [0, 2, 4, 6], 5, None, None),
+        (16, [4, 5], 2, 3, [4, 5]),
+        (7, [0, 1, 2, 4, 5, 6], 6, None, [0, 1, 2, 4, 5, 6]),
+        (8, [0, 2, 4, 6], 4, None, [0, 2, 4, 6]),
+        (8, [0, 2, 4, 6], 5, None, None),
     ],
     ids=["from the table's last block on", "in runs of half the length", "scattered", "too few"],
-)  # fmt: skip
+)
 def test_blocks_are_given_in_the_best_runs_that_are_free(size, free, count, after, expected):
     pool = pool_of(size)
     blocks = pool.allocate(8 if size == 16 else size)

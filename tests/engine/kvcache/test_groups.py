@@ -21,13 +21,18 @@ GEMMA_12B, GEMMA_27B = ([[None, 1024][(layer + 1) % 6 > 0] for layer in range(la
     [
         ([None] * 32, 32, ()),
         ([4096] * 32, 4, (4096,) * 7),  # the first group has four layers with a window
-        ([4096] * 40, 5, (4096,) * 7), ([64] * 2, 1, (64,)), ([64], 1, ()), ([64, 256] * 8, 2, (64,) * 4 + (256,) * 3),
-        ([128, None] * 12, 12, (128,)), (GEMMA_12B, 8, (1024,) * 5),
+        ([4096] * 40, 5, (4096,) * 7),
+        ([64] * 2, 1, (64,)),
+        ([64], 1, ()),
+        ([64, 256] * 8, 2, (64,) * 4 + (256,) * 3),
+        ([128, None] * 12, 12, (128,)),
+        (GEMMA_12B, 8, (1024,) * 5),
         (GEMMA_27B, 10, (1024,) * 6),  # 8 of 70 places are unused
         ([None] * 20 + [64] * 8, 28, ()),  # 12 of 40 places would be
-        ([None, 64, 64, 256], 1, (64, 64, 256)), ([64, None, 256, None], 4, ()),
+        ([None, 64, 64, 256], 1, (64, 64, 256)),
+        ([64, None, 256, None], 4, ()),
     ],
-)  # fmt: skip
+)
 def test_layers_of_a_window_are_divided_into_groups_of_equal_size(windows, per_block, groups):
     made = group_layers(windows)
     assert (made.per_block, made.windows) == (per_block, groups)

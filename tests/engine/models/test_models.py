@@ -18,9 +18,12 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
 
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
-}  # fmt: skip
+}
 
 
 def yarn(**changes):
@@ -31,7 +34,8 @@ def yarn(**changes):
 
 
 SHAPES = {
-    "llama 2": llama(kv_heads=6), "llama 3": llama(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
+    "llama 2": llama(kv_heads=6),
+    "llama 3": llama(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
     "mistral": llama(architecture="MistralForCausalLM", sliding_window=48),
     "qwen 2": llama(architecture="Qwen2ForCausalLM", rope_theta=1e6, tie_word_embeddings=True),
     "qwen 2, windows": llama(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention=(0,)),
@@ -39,11 +43,12 @@ SHAPES = {
     "qwen 3, odd sizes": llama(architecture="Qwen3ForCausalLM", hidden_size=63, head_dim=20, intermediate_size=100),
     "yarn": llama(architecture="Qwen2ForCausalLM", rope_scaling=yarn()),
     "yarn, all told": llama(rope_scaling=yarn(beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)),
-    "yarn, mscale": llama(rope_scaling=yarn(mscale=1.5, mscale_all_dim=0.5)), "odd vocabulary": llama(vocab_size=333),
+    "yarn, mscale": llama(rope_scaling=yarn(mscale=1.5, mscale_all_dim=0.5)),
+    "odd vocabulary": llama(vocab_size=333),
     "biases": llama(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "odd sizes": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
     **FAMILIES,
-}  # fmt: skip
+}
 
 
 def load(checkpoint, dtype="float32", **changes):

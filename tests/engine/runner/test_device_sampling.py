@@ -53,10 +53,12 @@ def draw(constraint: Only | None = None, **changes: Any) -> Draw:
 def test_a_step_samples_from_its_logits(runner: Runner) -> None:
     only = (7, 9, 200)
     rows = (
-        drawing(0, draw(temperature=0.0, logprobs=2)), Row(PROMPT, 0, [2, 3]),
-        drawing(4, draw(top_p=0.9), draw(seed=8, repetition_penalty=1.5)), drawing(6, draw(Only(*only))),
+        drawing(0, draw(temperature=0.0, logprobs=2)),
+        Row(PROMPT, 0, [2, 3]),
+        drawing(4, draw(top_p=0.9), draw(seed=8, repetition_penalty=1.5)),
+        drawing(6, draw(Only(*only))),
         drawing(8, draw(Only())),
-    )  # fmt: skip
+    )
     logits = runner.logits(rows).clone()
     first, nothing, choices, constrained, ended = runner.step(Batch(rows))
     expected = sample(logits, [*rows[0].draws, *rows[2].draws], [0, 1, 1])

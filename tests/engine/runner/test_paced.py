@@ -22,9 +22,14 @@ from legato_protocol.settings.flags import SettingsError
 TIMES = StepTimes(0.5, 0.25, 0.001, 0.01, 0.0001)
 PROFILE = Profile("a test", TIMES, kv_tokens=64, start_seconds=4)
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
-    "intermediate_size": 32, "vocab_size": 300, "max_position_embeddings": 48,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 300,
+    "max_position_embeddings": 48,
+}
 
 
 class Time:
@@ -58,12 +63,14 @@ def decoding(start: int) -> Row:
 @pytest.mark.parametrize(
     ("rows", "seconds"),
     [
-        ((), 0.5), ((decoding(10),), 0.5 + 0.25 + 0.001 * 10), ((decoding(10), decoding(30)), 0.5 + 0.5 + 0.001 * 40),
+        ((), 0.5),
+        ((decoding(10),), 0.5 + 0.25 + 0.001 * 10),
+        ((decoding(10), decoding(30)), 0.5 + 0.5 + 0.001 * 40),
         ((Row(range(20), 4, range(16)),), 0.5 + 0.01 * 20 + 0.0001 * 20 * 14),
         ((decoding(10), Row(range(20), 4, range(16), (draw(),))), 0.5 + 0.25 + 0.01 + 0.2 + 0.0001 * 20 * 14),
         ((Row([1], 4, range(16)),), 0.5 + 0.01 * 1 + 0.0001 * 4.5),
     ],
-)  # fmt: skip
+)
 def test_a_step_takes_what_its_profile_says_whatever_it_did_meanwhile(rows: tuple[Row, ...], seconds: float) -> None:
     time = Time()
     runner(time=time).step(Batch(rows))

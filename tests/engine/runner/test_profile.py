@@ -32,10 +32,12 @@ def test_a_profile_is_a_file_or_a_shipped_one(tmp_path: Path) -> None:
     [
         ({**GIVEN, "step": {**STEP, "perRow": -1}}, "$.step.perRow"),
         ({**GIVEN, "step": {**STEP, "perStep": 0}}, "$.step.perStep"),
-        ({**GIVEN, "step": {**STEP, "perPrompt": 1}}, "perPrompt"), ({**GIVEN, "kvTokens": 0.5}, "$.kvTokens"),
-        ({"source": "a test", "step": STEP, "kvTokens": 1}, "startSeconds"), ('{"source"', "truncated"),
+        ({**GIVEN, "step": {**STEP, "perPrompt": 1}}, "perPrompt"),
+        ({**GIVEN, "kvTokens": 0.5}, "$.kvTokens"),
+        ({"source": "a test", "step": STEP, "kvTokens": 1}, "startSeconds"),
+        ('{"source"', "truncated"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: object, said: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(UnusableProfile) as refused:

@@ -34,9 +34,11 @@ def test_nvtx_ranges_are_opened_and_closed_only_if_asked_for(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "name"),
     [
-        ([(1, 0), (4, 3)], "decode"), ([(9, 0)], "prefill chunk"), ([(9, 0), (1, 0)], "prefill chunk, decode"),
+        ([(1, 0), (4, 3)], "decode"),
+        ([(9, 0)], "prefill chunk"),
+        ([(9, 0), (1, 0)], "prefill chunk, decode"),
     ],
-)  # fmt: skip
+)
 def test_layers_are_named_by_the_rows_of_the_step(rows, name):
     opened = []
     ranges = Ranges(lambda name: opened.append(name) or threading.Lock())

@@ -138,11 +138,15 @@ def answered(worker, tokens, **fields):
     ("usual", "growth", "steps", "newcomer", "expected"),
     [
         # 14 blocks: 3 are the running one's, 10 the newcomer's. One block lets the running one make 7 tokens.
-        (6, 0, 1, 39, True), (7, 0, 1, 39, True), (8, 0, 1, 39, False), (30, 0, 1, 39, False),
+        (6, 0, 1, 39, True),
+        (7, 0, 1, 39, True),
+        (8, 0, 1, 39, False),
+        (30, 0, 1, 39, False),
         # It became longer than usual, and is expected to go on like an unknown one.
-        (2, 4, 3, 37, True), (2, 5, 3, 37, False),
+        (2, 4, 3, 37, True),
+        (2, 5, 3, 37, False),
     ],
-)  # fmt: skip
+)
 def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth, steps, newcomer, expected):
     worker = Worker(num_blocks=14, growth_tokens=growth, max_waiting=1000)
     answered(worker, usual)

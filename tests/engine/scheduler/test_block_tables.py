@@ -97,6 +97,8 @@ def test_equal_content_ends_up_in_one_block(tables):
         request.computed = 9
         tables.store(request)
     assert [one == other for one, other in zip(*(request.blocks for request in requests), strict=True)] == [
-        True, True, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+    ]
     tables.check_integrity([request.blocks for request in requests])

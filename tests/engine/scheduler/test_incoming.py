@@ -1,6 +1,7 @@
 """Books of a receiver: incoming transfers, grants, their revocation, quarantine.
 
-What each event makes of a transfer in each state is in test_transfers."""
+What each event makes of a transfer in each state is in test_transfers.
+"""
 
 import pytest
 from scheduled_worker import Client, Worker, all_kv, ask, prompt
@@ -119,12 +120,15 @@ def test_revoked_transfers_are_granted_again_in_order(granted):
 @pytest.mark.parametrize(
     ("computed", "sampled", "reason"),
     [
-        (9, {}, "KV of"), (-1, {}, "KV of"), (7, {0: [Sampled(1)], 1: [Sampled(1)]}, "KV of"),
-        (6, {0: [Sampled(1)]}, "some choices"), (6, {1: [Sampled(1)]}, "some choices"),
+        (9, {}, "KV of"),
+        (-1, {}, "KV of"),
+        (7, {0: [Sampled(1)], 1: [Sampled(1)]}, "KV of"),
+        (6, {0: [Sampled(1)]}, "some choices"),
+        (6, {1: [Sampled(1)]}, "some choices"),
         # The sender decoded on, further than the three blocks that it was granted reach.
         (13, {choice: [Sampled(token) for token in range(10)] for choice in (0, 1)}, "KV of 13 tokens"),
     ],
-)  # fmt: skip
+)
 def test_a_handoff_that_does_not_match_changes_nothing(computed, sampled, reason):
     worker = Worker()
     transfer = worker.granted(ask(6, choices=(0, 1)))
@@ -151,8 +155,11 @@ def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not
     transfer = worker.reserve(client, attempt=3, room=2)
     scheduler = worker.scheduler
     ended = [
-        scheduler.cancel(client.id, 2), scheduler.cancel(client.id, 3), scheduler.expire(6.9), scheduler.expire(7.0),
-    ]  # fmt: skip
+        scheduler.cancel(client.id, 2),
+        scheduler.cancel(client.id, 3),
+        scheduler.expire(6.9),
+        scheduler.expire(7.0),
+    ]
     assert [one.incoming for one in ended] == [(), (transfer,), (), (other,)]
 
 
@@ -161,10 +168,16 @@ def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not
     [
         (ask(14), Client((*prompt(12), 50, 51)), 3, 2, 3, 12, 5),
         (
-            ask(8, max_tokens=1), ask(8, max_tokens=6), 2, 1, 8, 4, 1,
+            ask(8, max_tokens=1),
+            ask(8, max_tokens=6),
+            2,
+            1,
+            8,
+            4,
+            1,
         ),  # no token follows: its last block is computed here
     ],
-)  # fmt: skip
+)
 def test_cached_blocks_of_a_transfer_are_not_stored_again(first, client, cached, fresh, computed, begin, kept):
     """Nor are their events repeated, and the sequence is computed on from their end."""
     worker = Worker()

@@ -120,16 +120,20 @@ def test_the_rate_stays_true_when_prompts_change(machine):
 @pytest.mark.parametrize(
     ("noise", "history"),
     [
-        (0.1, [("mixed", 100), *[("short", 1)] * 800]), (0.0, [("long", 2, 50.0), ("mixed", 60)]),
+        (0.1, [("mixed", 100), *[("short", 1)] * 800]),
+        (0.0, [("long", 2, 50.0), ("mixed", 60)]),
         (0.0, [("short", 100), ("long", 1, 10.0), ("short", 30), ("long", 20)]),
-        (0.1, [("mixed", 150), ("mixed", 200, 2.0)]), (0.1, [("mixed", 150), ("long", 200, 2.0)]),
+        (0.1, [("mixed", 150), ("mixed", 200, 2.0)]),
+        (0.1, [("mixed", 150), ("long", 200, 2.0)]),
     ],
     ids=[
-        "hundreds of equal small steps say nothing about larger ones", "cold steps do not count",
-        "one slow step of a size says little", "the machine becomes slower",
+        "hundreds of equal small steps say nothing about larger ones",
+        "cold steps do not count",
+        "one slow step of a size says little",
+        "the machine becomes slower",
         "… and steps of other sizes were seen last while it was faster",
     ],
-)  # fmt: skip
+)
 def test_the_rate_stays_true(device, noise, history):
     machine = Machine(device, noise)
     for served in history:

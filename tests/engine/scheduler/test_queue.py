@@ -26,11 +26,13 @@ def make_request():
 @pytest.mark.parametrize(
     ("fields", "tier"),
     [
-        ({}, Tier.FRESH), ({"farthest": 5}, Tier.PREEMPTED),
+        ({}, Tier.FRESH),
+        ({"farthest": 5}, Tier.PREEMPTED),
         ({"farthest": 5, "room": 1}, Tier.FRESH),  # nobody waits for its tokens before it is granted
-        ({"granted": True, "room": 1}, Tier.GRANTED), ({"granted": True, "farthest": 5}, Tier.GRANTED),
+        ({"granted": True, "room": 1}, Tier.GRANTED),
+        ({"granted": True, "farthest": 5}, Tier.GRANTED),
     ],
-)  # fmt: skip
+)
 def test_granted_ones_go_first_then_those_that_ran(make_request, fields, tier):
     assert order().key(make_request(**fields), 100.0)[0] == tier
 

@@ -1,7 +1,8 @@
 """Random operations on two workers that hand sequences to each other: never a wrong token, never a lost block, no hang.
 
 A step's device work happens at its begin or only at its end, so that everything in between may overtake it; peers write
-late into blocks that they were granted once, until those are released."""
+late into blocks that they were granted once, until those are released.
+"""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,10 +45,17 @@ class World:
         self.windows = windows
         self.ahead = ahead  # steps are launched before those before them ended
         limits = {
-            "num_blocks": num_blocks, "max_length": 40, "windows": windows, "drafts": drafts, "chunk_tokens": 8,
-            "max_running": 6, "max_parked": 2, "growth_tokens": num_blocks % 3, "reserve_maximum": num_blocks % 4 == 0,
+            "num_blocks": num_blocks,
+            "max_length": 40,
+            "windows": windows,
+            "drafts": drafts,
+            "chunk_tokens": 8,
+            "max_running": 6,
+            "max_parked": 2,
+            "growth_tokens": num_blocks % 3,
+            "reserve_maximum": num_blocks % 4 == 0,
             "tpot": 1.5 if num_blocks % 2 else float("inf"),
-        }  # fmt: skip
+        }
         self.workers = [Worker(**limits), Worker(**limits)]
         self.clients = []
         self.sessions = []
@@ -211,10 +219,14 @@ class World:
     def _client(self, a, b):
         prefix = PREFIXES[a % 3]
         client = Client(
-            prefix[: len(prefix) - b % 3] + tuple(range(500, 500 + b % 7)) or (1,), max_tokens=1 + b % 19,
-            choices=tuple(range(1 + (b % 5 == 0) + (b % 10 == 0))), seed=b, reads=b % 3 == 0,
-            stop=tuple(range(0, 1000, 10)) if b % 4 == 0 else (), windows=self.windows,
-        )  # fmt: skip
+            prefix[: len(prefix) - b % 3] + tuple(range(500, 500 + b % 7)) or (1,),
+            max_tokens=1 + b % 19,
+            choices=tuple(range(1 + (b % 5 == 0) + (b % 10 == 0))),
+            seed=b,
+            reads=b % 3 == 0,
+            stop=tuple(range(0, 1000, 10)) if b % 4 == 0 else (),
+            windows=self.windows,
+        )
         self.clients.append(client)
         return client
 
@@ -325,9 +337,13 @@ OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "exp
 
 @settings(max_examples=times(60), deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(10, 20), st.integers(1, 300), st.booleans(),
-    st.sampled_from([(), (), (6,), (9, 9), (1, 13)]), st.sampled_from([0, 1, 3, 7]),
-)  # fmt: skip
+    st.integers(0, 2**32),
+    st.integers(10, 20),
+    st.integers(1, 300),
+    st.booleans(),
+    st.sampled_from([(), (), (6,), (9, 9), (1, 13)]),
+    st.sampled_from([0, 1, 3, 7]),
+)
 def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(seed, num_blocks, length, ahead, windows, drafts):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)

@@ -44,12 +44,14 @@ def test_a_prompt_alone_may_have_longer_chunks(before, after, expected):
 @pytest.mark.parametrize(
     ("first", "tokens", "fields", "cached"),
     [
-        (ask(14), (*prompt(12), 77, 78), {}, 12), (ask(8), prompt(8), {}, 4),
+        (ask(14), (*prompt(12), 77, 78), {}, 12),
+        (ask(8), prompt(8), {}, 4),
         (answered := ask(6, max_tokens=7), (*answered.prompt, *answered.expected[0], 5), {}, 12),
-        (ask(12), prompt(12), {"cache_salt": "other"}, 0), (ask(12), prompt(12), {"adapter": "other"}, 0),
+        (ask(12), prompt(12), {"cache_salt": "other"}, 0),
+        (ask(12), prompt(12), {"adapter": "other"}, 0),
     ],
     ids=["prefix", "all but the last token", "answer", "salt", "adapter"],
-)  # fmt: skip
+)
 def test_a_known_prefix_is_not_computed_again(first, tokens, fields, cached):
     worker = Worker()
     worker.add(first)
@@ -120,12 +122,16 @@ def test_max_length_ends_a_sequence():
 @pytest.mark.parametrize(
     ("length", "max_tokens", "overrides", "reason"),
     [
-        (40, 30, {}, "blocks"), (40, 1, {"room": 1}, "blocks"), (64, 1, {}, "no room for output"),
-        (5, 4, {"choices": tuple(range(65))}, "choices"), (5, 4, {"prompt_len": 1}, "exist already"),
-        (5, 2, {"prompt_len": 3}, "exist already"), (5, 4, {"prompt_len": 0}, "a prompt of 0 tokens in 5"),
+        (40, 30, {}, "blocks"),
+        (40, 1, {"room": 1}, "blocks"),
+        (64, 1, {}, "no room for output"),
+        (5, 4, {"choices": tuple(range(65))}, "choices"),
+        (5, 4, {"prompt_len": 1}, "exist already"),
+        (5, 2, {"prompt_len": 3}, "exist already"),
+        (5, 4, {"prompt_len": 0}, "a prompt of 0 tokens in 5"),
         (5, 4, {"prompt_len": 6}, "a prompt of 6 tokens in 5"),
     ],
-)  # fmt: skip
+)
 def test_what_can_never_run_is_refused_at_once(length, max_tokens, overrides, reason):
     worker = Worker(num_blocks=10)
     with pytest.raises(RequestRejected, match=reason) as refusal:

@@ -159,11 +159,13 @@ PROMPT, DECODE = (4, 1200, 64, pairs(64, 0)), (4, 1200, 0, 0)
 @pytest.mark.parametrize(
     ("steps", "change"),
     [
-        ([(PROMPT, 5.0), (DECODE, 5.0)], 16), ([(PROMPT, 0.0)], 0), ([(DECODE, seconds(*DECODE))] * 10_000, 16),
+        ([(PROMPT, 5.0), (DECODE, 5.0)], 16),
+        ([(PROMPT, 0.0)], 0),
+        ([(DECODE, seconds(*DECODE))] * 10_000, 16),
         ([(DECODE, seconds(*DECODE))] * 10_000 + [(PROMPT, 5.0)], 16),
     ],
     ids=["the machine stood still", "no duration", "a long phase of decodes", "and a first slow prompt after it"],
-)  # fmt: skip
+)
 def test_odd_steps_change_little(steps, change):
     cost = trained()
     before = chunk(cost, 4, 0)

@@ -57,11 +57,15 @@ def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(state):
 # Incoming transfers
 
 PATHS = {
-    In.PENDING: (), In.ALLOCATED: ("allocate",), In.GRANTED: ("allocate", "grants"),
-    In.REVOKING: ("allocate", "grants", "reclaim"), In.WRITING: ("allocate", "grants", "on_written"),
+    In.PENDING: (),
+    In.ALLOCATED: ("allocate",),
+    In.GRANTED: ("allocate", "grants"),
+    In.REVOKING: ("allocate", "grants", "reclaim"),
+    In.WRITING: ("allocate", "grants", "on_written"),
     In.ADOPTED: ("allocate", "grants", "on_written", "adopt"),
-    In.QUARANTINED: ("allocate", "grants", "on_written", "abandon"), In.ABANDONED: ("abandon",),
-}  # fmt: skip
+    In.QUARANTINED: ("allocate", "grants", "on_written", "abandon"),
+    In.ABANDONED: ("abandon",),
+}
 
 
 def in_state(state):
@@ -93,11 +97,13 @@ def happen(worker, transfer, name):
 @pytest.mark.parametrize(
     ("state", "used", "quarantined", "slots"),
     [
-        (In.PENDING, 0, 0, 0), *((state, 2, 0, 1) for state in (In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING)),
+        (In.PENDING, 0, 0, 0),
+        *((state, 2, 0, 1) for state in (In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING)),
         (In.ADOPTED, 2, 0, 1),  # as a running sequence
-        (In.QUARANTINED, 0, 2, 0), (In.ABANDONED, 0, 0, 0),
+        (In.QUARANTINED, 0, 2, 0),
+        (In.ABANDONED, 0, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, used, quarantined, slots):
     worker, transfer = in_state(state)
     counts = worker.counts
@@ -163,10 +169,14 @@ def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(name):
 # Outgoing transfers: a running sequence that migrates, beside one that runs on
 
 MIGRATION = {
-    Out.PENDING: (), Out.GRANTED: ("grant",), Out.STOPPING: ("grant", "begin", "finish", "end"),
-    Out.FINISHED: ("grant", "finish"), Out.CANCELLED: ("grant", "cancel"), Out.COMMITTED: ("grant", "finish", "commit"),
+    Out.PENDING: (),
+    Out.GRANTED: ("grant",),
+    Out.STOPPING: ("grant", "begin", "finish", "end"),
+    Out.FINISHED: ("grant", "finish"),
+    Out.CANCELLED: ("grant", "cancel"),
+    Out.COMMITTED: ("grant", "finish", "commit"),
     Out.ABORTED: ("abort",),
-}  # fmt: skip
+}
 KEPT = (Out.GRANTED, Out.STOPPING, Out.FINISHED)
 
 

@@ -21,6 +21,7 @@ class Gateway:
         self.read = 0
 
     async def accept(self): ...
+
     async def send_bytes(self, data): ...
 
     async def receive(self):

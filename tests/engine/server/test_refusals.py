@@ -36,10 +36,13 @@ async def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(bench):
 @pytest.mark.parametrize(
     ("frame", "code", "reason"),
     [
-        (b"\xc1 no msgpack", 1002, "malformed"), (b"", 1002, "malformed"), ("text", 1003, "text"),
-        (stream.encode(Greeting("again")), 1002, "malformed"), (bytes(MAX_FRAME_BYTES + 1), 1009, "oversized"),
+        (b"\xc1 no msgpack", 1002, "malformed"),
+        (b"", 1002, "malformed"),
+        ("text", 1003, "text"),
+        (stream.encode(Greeting("again")), 1002, "malformed"),
+        (bytes(MAX_FRAME_BYTES + 1), 1009, "oversized"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("path", ["/stream", "/events"])
 async def test_garbage_closes_the_offenders_connection_only(bench, path, frame, code, reason):
     await bench.core()

@@ -58,11 +58,15 @@ async def test_a_core_that_dies_ends_the_profile_too(bench):
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (b'{"steps": 0}', "`int` >= 1"), (b'{"steps": 1000000000}', "`int` <= 1000"), (b'{"steps": 1.5}', "`int`"),
-        (b'{"steps": 5, "timeout": 0}', "`float` > 0"), (b'{"steps": 5, "timeout": 1e9}', "`float` <= 600"),
-        (b"{}", "required field `steps`"), (b"\xff", "not a valid request for a profile"),
+        (b'{"steps": 0}', "`int` >= 1"),
+        (b'{"steps": 1000000000}', "`int` <= 1000"),
+        (b'{"steps": 1.5}', "`int`"),
+        (b'{"steps": 5, "timeout": 0}', "`float` > 0"),
+        (b'{"steps": 5, "timeout": 1e9}', "`float` <= 600"),
+        (b"{}", "required field `steps`"),
+        (b"\xff", "not a valid request for a profile"),
     ],
-)  # fmt: skip
+)
 async def test_an_invalid_request_is_refused_by_name(bench, body, fault):
     await bench.core()
     status, answer = await _ask(bench, body)

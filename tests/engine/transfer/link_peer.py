@@ -21,11 +21,14 @@ def main():
         "fill": lambda value: memory.fill(value),
         "read": lambda start, length: memory[start : start + length].tobytes(),
         "events": lambda seconds: (select.select([link.fileno()], [], [], seconds), link.poll())[1],
-        "connect": link.connect, "attach": link.attach, "send": link.send, "fence": link.fence,
+        "connect": link.connect,
+        "attach": link.attach,
+        "send": link.send,
+        "fence": link.fence,
         "put": lambda connection, spans, tag: link.put(
             connection, [PutSpan(memory.ctypes.data + a, b, n) for a, b, n in spans], tag
         ),
-    }  # fmt: skip
+    }
     while True:
         try:
             name, arguments = pickle.load(sys.stdin.buffer)

@@ -175,11 +175,13 @@ def test_what_comes_over_another_connection_than_the_grants_changes_nothing(pair
 @pytest.mark.parametrize(
     ("said_by", "message"),
     [
-        ("receiver", handoff.Written(*NAME, 0, (1,))), ("receiver", handoff.Revoked(*NAME, 1)),
-        ("sender", handoff.Grant(*NAME, (), 0, 1.0, 1)), ("sender", handoff.Commit(*NAME)),
+        ("receiver", handoff.Written(*NAME, 0, (1,))),
+        ("receiver", handoff.Revoked(*NAME, 1)),
+        ("sender", handoff.Grant(*NAME, (), 0, 1.0, 1)),
+        ("sender", handoff.Commit(*NAME)),
         ("receiver", handoff.Commit(*NAME)),  # it comes after the last message
     ],
-)  # fmt: skip
+)
 def test_what_only_the_other_side_says_and_what_comes_too_early_are_no_messages(pair, said_by, message):
     pair.begin()
     pair.say(getattr(pair, said_by), message)

@@ -170,10 +170,12 @@ def test_the_end_of_a_connection_ends_its_sessions_and_no_others(side, state):
 
 
 LAST = {
-    S.COMMITTED: ("sender", S.FINISHED, E.GOT_COMMIT), S.ABORTED: ("sender", S.GRANTED, E.CANCEL),
-    S.RELEASED: ("receiver", S.ABORTING, E.GOT_ACK), S.REVOKED: ("receiver", S.REVOKING, E.GOT_REVOKED),
+    S.COMMITTED: ("sender", S.FINISHED, E.GOT_COMMIT),
+    S.ABORTED: ("sender", S.GRANTED, E.CANCEL),
+    S.RELEASED: ("receiver", S.ABORTING, E.GOT_ACK),
+    S.REVOKED: ("receiver", S.REVOKING, E.GOT_REVOKED),
     S.UNKNOWN: ("sender", None, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("state", LAST, ids=lambda state: state.value)

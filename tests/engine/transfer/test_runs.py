@@ -12,11 +12,14 @@ from legato_engine.transfer.link import PutSpan
 @pytest.mark.parametrize(
     ("sources", "targets", "found"),
     [
-        ([], [], []), ([3], [1], [(3, 1, 1)]), ([3, 4, 5], [0, 1, 2], [(3, 0, 3)]),
-        ([3, 4, 5], [0, 2, 3], [(3, 0, 1), (4, 2, 2)]), ([3, 5, 6], [0, 1, 2], [(3, 0, 1), (5, 1, 2)]),
+        ([], [], []),
+        ([3], [1], [(3, 1, 1)]),
+        ([3, 4, 5], [0, 1, 2], [(3, 0, 3)]),
+        ([3, 4, 5], [0, 2, 3], [(3, 0, 1), (4, 2, 2)]),
+        ([3, 5, 6], [0, 1, 2], [(3, 0, 1), (5, 1, 2)]),
         ([4, 3], [1, 0], [(4, 1, 1), (3, 0, 1)]),
     ],
-)  # fmt: skip
+)
 def test_neighbours_share_a_run(sources, targets, found):
     assert runs(sources, targets) == found
 

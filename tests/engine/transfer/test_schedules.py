@@ -3,7 +3,8 @@
 Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
 receiver holds a part already, grants that are taken back and given again, rooms that are used again, steps whose
 device writes later than they return. A freed block is overwritten at once, so that whoever reads too early, or reads or
-writes too late, is found out by the bytes."""
+writes too late, is found out by the bytes.
+"""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -130,10 +131,16 @@ class World:
         acts = [(draw.uniform(0, 3), side, "abort") for side in ("sender", "receiver") if draw.random() < 0.15]
         acts += [(draw.uniform(0, 4), "receiver", "revoke") for _ in range(draw.choice([0, 0, 1, 2, 3]))]
         return Job(
-            room, *draw.sample(range(4), 2), [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
-            draw.uniform(0, 1.5), draw.uniform(0, 1.5), acts=acts, prefill=draw.choice([0.0, draw.uniform(0, 2)]),
-            cached=draw.choice([0.0, 0.0, draw.random(), 1.0]), repeated=draw.random() < 0.2,
-        )  # fmt: skip
+            room,
+            *draw.sample(range(4), 2),
+            [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
+            draw.uniform(0, 1.5),
+            draw.uniform(0, 1.5),
+            acts=acts,
+            prefill=draw.choice([0.0, draw.uniform(0, 2)]),
+            cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
+            repeated=draw.random() < 0.2,
+        )
 
     def run(self, mischief):
         pending = sorted(mischief, key=lambda act: act[0])
@@ -320,8 +327,10 @@ def play(seed, faults, device=""):
 
 FEW = settings(
     max_examples=times(15),  # pairs of schedules
-    deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
 SEEDS = st.lists(st.integers(0, 2**48), min_size=2, max_size=2, unique=True)
 
 
@@ -334,15 +343,17 @@ UNRELIABLE = st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5
 
 DELAYED = partial(st.builds, Faults, chance(0.3))
 FAULTS = {
-    "deaths, stops and cancels": (DELAYED(), ""), "the network breaks": (DELAYED(break_connection=chance(0.1)), ""),
+    "deaths, stops and cancels": (DELAYED(), ""),
+    "the network breaks": (DELAYED(break_connection=chance(0.1)), ""),
     "messages are lost, doubled and reordered": (UNRELIABLE, ""),
     "bytes change on the way": (DELAYED(corrupt_message=chance(0.2), corrupt_put=chance(0.5)), ""),
     "slots, few and late": (DELAYED(break_connection=chance(0.05), corrupt_put=chance(0.2)), "staged"),
     "slots of the host, unreliable": (UNRELIABLE, "staged"),
     "straight from and to a device": (
-        st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)), "direct",
+        st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)),
+        "direct",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -96,11 +96,14 @@ def test_calls_are_about_the_attempt_that_was_expected_last(pair):
 @pytest.mark.parametrize(
     ("tokens", "computed", "partial"),
     [
-        (TOKENS, 3 * BLOCK, None), (TOKENS * 2, 5 * BLOCK, None), (TOKENS, 4 * BLOCK, 5),
-        (TOKENS * 2, 4 * BLOCK + 1, None), (TOKENS[:-4], 4 * BLOCK, None),
+        (TOKENS, 3 * BLOCK, None),
+        (TOKENS * 2, 5 * BLOCK, None),
+        (TOKENS, 4 * BLOCK, 5),
+        (TOKENS * 2, 4 * BLOCK + 1, None),
+        (TOKENS[:-4], 4 * BLOCK, None),
     ],
     ids=["a block too few", "a block too many", "no part of a block", "a part is missing", "more than its tokens"],
-)  # fmt: skip
+)
 def test_an_end_that_contradicts_what_was_pushed_is_refused(pair, tokens, computed, partial):
     pair.begin(table=range(6))
     pair.push(0, 4)

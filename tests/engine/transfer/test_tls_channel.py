@@ -126,9 +126,13 @@ def test_what_is_not_the_peers_next_message_ends_the_connection(connected, what)
     one, other = connected
     first, second = one.wrap(b"first"), one.wrap(b"second")
     wrong = {
-        "two in one": first + second, "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:], "repeated": first,
-        "out of order": second, "foreign": random.Random(1).randbytes(50), "alert": b"\x15\x03\x03\x00\x02\x02\x28",
-    }  # fmt: skip
+        "two in one": first + second,
+        "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:],
+        "repeated": first,
+        "out of order": second,
+        "foreign": random.Random(1).randbytes(50),
+        "alert": b"\x15\x03\x03\x00\x02\x02\x28",
+    }
     if what == "repeated":
         assert other.receive(first) == b"first"
     with refuses("or more than one" if what == "two in one" else "TLS with it failed"):
@@ -181,10 +185,12 @@ OTHER_NAME = f"{NOT_ACCEPTED}(not valid for|it is not for s-workers.demo.svc)"
         *(("other_name", connects, OTHER_NAME) for connects in (True, False)),
         *(("expired", connects, f"{NOT_ACCEPTED}certificate has expired") for connects in (True, False)),
         *(("foreign", connects, FOREIGN) for connects in (True, False)),
-        ("server_only", True, f"{NOT_ACCEPTED}purpose"), ("without", True, "did not return a certificate"),
-        ("older TLS", True, "TLS with it failed: .*protocol"), ("web", True, "its TLS is not for hand-offs"),
+        ("server_only", True, f"{NOT_ACCEPTED}purpose"),
+        ("without", True, "did not return a certificate"),
+        ("older TLS", True, "TLS with it failed: .*protocol"),
+        ("web", True, "its TLS is not for hand-offs"),
     ],
-)  # fmt: skip
+)
 def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(made, which, connects, reason):
     bad, good = contexts_of(made, which), read(made.good)
     one, other = ends(bad, good) if connects else ends(good, bad)

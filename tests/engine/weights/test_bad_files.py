@@ -47,11 +47,13 @@ HALF_QUERY = np.zeros((files.HIDDEN, 32), np.float16)
 TWO_BITS = np.zeros((files.HIDDEN, 84 * files.HIDDEN // 256), np.uint8)
 MOE_GGUF, SIGMOID = {"expert_count": 8, "expert_used_count": 2}, gguf.ExpertGatingFuncType.SIGMOID
 BAD_FILES = [
-    (lambda path: None, errors.ModelNotFound, "no such file"), (holds(b""), errors.CorruptModel, "empty"),
+    (lambda path: None, errors.ModelNotFound, "no such file"),
+    (holds(b""), errors.CorruptModel, "empty"),
     (holds(b"PK\x03\x04 a zip"), errors.CorruptModel, "not a GGUF"),
     (holds(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
     (holds(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
-    (cut(0.0005), errors.CorruptModel, "truncated"), (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
+    (cut(0.0005), errors.CorruptModel, "truncated"),
+    (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
     (without("blk.1.ffn_up.weight"), errors.MissingTensor, r"model\.layers\.1\.mlp\.up_proj\.weight"),
     (without("output_norm.weight"), errors.MissingTensor, r"model\.norm\.weight"),
     (with_tensor("blk.0.attn_q.weight", HALF_QUERY, Type.F16), errors.WrongShape, r"q_proj.*\[256, 32\].*\[256, 256\]"),
@@ -66,7 +68,7 @@ BAD_FILES = [
     (says("olmo2", sliding_window=4096), errors.UnsupportedModel, "attention.sliding_window"),
     (says("granite", rope_scaling_finetuned=False), errors.UnsupportedModel, "rope.scaling.finetuned"),
     (says(rope_dimension_count=files.HEAD // 2), errors.UnsupportedModel, "rotary"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("write", "kind", "text"), BAD_FILES)
@@ -98,7 +100,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_scaling": {"rope_type": "yarn"}}, errors.CorruptModel, "factor"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1.0}},
-            errors.CorruptModel, "mscale",
+            errors.CorruptModel,
+            "mscale",
         ),
         (QWEN | {"max_window_layers": "few"}, errors.CorruptModel, "max_window_layers"),
         (QWEN | {"layer_types": ["chunked_attention"] * 2}, errors.UnsupportedModel, "layer_types names 'chunked"),
@@ -109,23 +112,27 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_scaling": LINEAR, "partial_rotary_factor": 0.5}, errors.UnsupportedModel, "partial_rotary_factor 0.5"),
         ({"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, errors.UnsupportedModel, "partial_rotary_factor"),
         (
-            {"rope_parameters": {"full_attention": LINEAR}}, errors.UnsupportedModel,
+            {"rope_parameters": {"full_attention": LINEAR}},
+            errors.UnsupportedModel,
             "each kind of layer.*full_attention",
         ),
         (
-            {"quantization_config": {"quant_method": "hqq"}}, errors.UnsupportedFormat,
+            {"quantization_config": {"quant_method": "hqq"}},
+            errors.UnsupportedFormat,
             "'hqq' is not supported; supported: fp8",
         ),
         (GEMMA | {"final_logit_softcapping": 30.0}, errors.UnsupportedModel, "final_logit_softcapping is 30.0"),
         (
-            GEMMA | {"rope_parameters": {"sliding_attention": LINEAR}}, errors.UnsupportedModel,
+            GEMMA | {"rope_parameters": {"sliding_attention": LINEAR}},
+            errors.UnsupportedModel,
             "'linear' of sliding_attention",
         ),
         (GEMMA | {"rope_parameters": LINEAR}, errors.UnsupportedModel, "rope_parameters are .*full_attention"),
         (PHI | {"rope_scaling": LINEAR}, errors.UnsupportedModel, "'linear' is not supported; .*longrope"),
         (
             PHI | {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
-            errors.CorruptModel, "short_factor has 1 numbers; 32 are needed",
+            errors.CorruptModel,
+            "short_factor has 1 numbers; 32 are needed",
         ),
         (PHI | {"partial_rotary_factor": 1.5}, errors.CorruptModel, "96 dimensions; .* head_dim, 64"),
         (MOE | {"num_experts_per_tok": 5}, errors.CorruptModel, "5 experts for each token .* the model's 4"),
@@ -133,7 +140,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         (MOE | {"num_local_experts": 8}, errors.CorruptModel, "num_experts and num_local_experts differ: 4, 8"),
         (GLM | {"n_group": 4}, errors.CorruptModel, "4 experts cannot form 4 equal groups of two or more"),
         (
-            GLM | {"n_group": 2, "topk_group": 3}, errors.CorruptModel,
+            GLM | {"n_group": 2, "topk_group": 3},
+            errors.CorruptModel,
             "2 experts for each token, from 3 groups, are more",
         ),
         (GLM | {"num_experts_per_tok": 3, "n_group": 2}, errors.CorruptModel, "3 experts .* 1 groups, are more than 2"),
@@ -145,7 +153,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         (MOE | {"norm_topk_prob": 2}, errors.CorruptModel, "norm_topk_prob is 2; true or false"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
-        ({"head_dim": 32}, errors.WrongShape, "q_proj"), ({"num_hidden_layers": 3}, errors.MissingTensor, r"layers\.2"),
+        ({"head_dim": 32}, errors.WrongShape, "q_proj"),
+        ({"num_hidden_layers": 3}, errors.MissingTensor, r"layers\.2"),
         ({"num_hidden_layers": 1}, errors.UnsupportedModel, r"layers\.1.*no place"),
         ({"tie_word_embeddings": False}, errors.MissingTensor, "lm_head"),
         ({"tie_word_embeddings": "false"}, errors.CorruptModel, "tie_word_embeddings is 'false'; true or false"),
@@ -153,17 +162,19 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_scaling": "linear"}, errors.CorruptModel, "rope_scaling is 'linear'; an object"),
         (GEMMA | {"rope_scaling": [2.0]}, errors.CorruptModel, "rope_scaling is .*; an object"),
         (
-            {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": 3}, errors.CorruptModel,
+            {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": 3},
+            errors.CorruptModel,
             "text_config is 3",
         ),
         (GEMMA | {"sliding_window": None}, errors.UnsupportedModel, "no window is set"),
         (PHI | {"sliding_window": 0}, errors.CorruptModel, "sliding_window is 0"),
         (
-            PHI | {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 1}, errors.CorruptModel,
+            PHI | {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 1},
+            errors.CorruptModel,
             "original_max_position_embeddings is 1.* above 1",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_does_not_fit_is_refused(
     tmp_path: Path, change: dict[str, object], kind: type[errors.ModelError], text: str
 ) -> None:

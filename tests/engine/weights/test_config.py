@@ -24,9 +24,12 @@ from legato_engine.models.hyperparameters.keys import KEYS
 from legato_engine.weights.opening import open_weights
 
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +77,15 @@ def test_rotary_factors_of_a_gguf_are_part_of_its_config_unless_they_are_packed(
 
 
 LLAMA_GGUF = {
-    "general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 128, "llama.embedding_length": 16,
-    "llama.feed_forward_length": 32, "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "general.architecture": "llama",
+    "llama.block_count": 1,
+    "llama.context_length": 128,
+    "llama.embedding_length": 16,
+    "llama.feed_forward_length": 32,
+    "llama.attention.head_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
     "llama.vocab_size": 8,
-}  # fmt: skip
+}
 FACTORS = (1.0, 2.0, 4.0, 8.0)
 
 
@@ -90,17 +98,19 @@ def gguf_scaling(factors: tuple[float, ...] | None, **given: object) -> object:
 @pytest.mark.parametrize(
     ("factors", "given", "scaling"),
     [
-        (None, {}, None), (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
+        (None, {}, None),
+        (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
         (None, {"scaling.type": "linear", "scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (None, {"scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (None, {"scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (FACTORS, {"scaling.type": "none"}, {"rope_type": "factors", "factors": FACTORS}),
         (
-            FACTORS, {"scaling.type": "linear", "scaling.factor": 4.0},
+            FACTORS,
+            {"scaling.type": "linear", "scaling.factor": 4.0},
             {"rope_type": "factors", "factors": (4.0, 8.0, 16.0, 32.0)},
         ),
     ],
-)  # fmt: skip
+)
 def test_rotary_scalings_of_a_gguf_are_taken_as_llama_cpp_does(
     factors: tuple[float, ...] | None, given: dict[str, object], scaling: object
 ) -> None:

@@ -16,15 +16,17 @@ from legato_engine.weights.opening import open_weights
 @pytest.mark.parametrize(
     ("scales", "keys", "values"),
     [
-        ({}, [1, 1], [1, 1]), ({"k_scale": 2.0, "v_scale": 0.5}, [2, 2], [0.5, 0.5]),
+        ({}, [1, 1], [1, 1]),
+        ({"k_scale": 2.0, "v_scale": 0.5}, [2, 2], [0.5, 0.5]),
         (
-            {"k_proj.k_scale": [[[3.0]], [[4.0]]], "v_proj.v_scale": [0.25], "k_proj.output_scale": 9.0}, [3, 4],
+            {"k_proj.k_scale": [[[3.0]], [[4.0]]], "v_proj.v_scale": [0.25], "k_proj.output_scale": 9.0},
+            [3, 4],
             [0.25] * 2,
         ),
         ({"kv_scale": 0.125}, [0.125] * 2, [0.125] * 2),
     ],
     ids=["none", "one of each", "of heads and of projections", "one for both"],
-)  # fmt: skip
+)
 def test_scales_of_kv(tmp_path: Path, scales: dict[str, Any], keys: list[float], values: list[float]) -> None:
     """As each tool names and shapes them. Scales of activations are not read."""
     layers = [f"model.layers.{layer}.self_attn" for layer in range(2)]

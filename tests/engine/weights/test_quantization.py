@@ -19,12 +19,20 @@ from legato_engine.weights.quantization.formats import Element
 DOWN = "model.layers.0.mlp.down_proj"
 FOUR_BITS, EIGHT_BITS = 5.0, 8.5  # with scales, for 32 inputs each
 KEPT = {  # bits per value of codes that CPU kernels take; the others are dequantized
-    "int-quantized": EIGHT_BITS, "pack-quantized W4A16": FOUR_BITS, "pack-quantized W4A16, bfloat16": FOUR_BITS,
-    "pack-quantized W4A16, asymmetric": EIGHT_BITS, "pack-quantized W4A16, channel": FOUR_BITS,
-    "pack-quantized W8A16": EIGHT_BITS, "mxfp4-pack-quantized": EIGHT_BITS, "gptq": FOUR_BITS,
-    "gptq, asymmetric": EIGHT_BITS, "gptq, v2": EIGHT_BITS, "gptq, channel": FOUR_BITS, "gptq, 8 bits": EIGHT_BITS,
+    "int-quantized": EIGHT_BITS,
+    "pack-quantized W4A16": FOUR_BITS,
+    "pack-quantized W4A16, bfloat16": FOUR_BITS,
+    "pack-quantized W4A16, asymmetric": EIGHT_BITS,
+    "pack-quantized W4A16, channel": FOUR_BITS,
+    "pack-quantized W8A16": EIGHT_BITS,
+    "mxfp4-pack-quantized": EIGHT_BITS,
+    "gptq": FOUR_BITS,
+    "gptq, asymmetric": EIGHT_BITS,
+    "gptq, v2": EIGHT_BITS,
+    "gptq, channel": FOUR_BITS,
+    "gptq, 8 bits": EIGHT_BITS,
     "awq": EIGHT_BITS,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -106,7 +114,8 @@ def test_scales_beyond_float16_are_not_codes(tmp_path: Path) -> None:
 MIXED = [
     ("fp8, blocks", {"modules_to_not_convert": ["model.layers.0"]}),
     ("fp8, tensor, static", {"ignored_layers": ["model.layers.0"]}),
-    ("awq", {"modules_to_not_convert": ["model.layers.0"]}), ("gptq", {"dynamic": {r"-:model\.layers\.0\..*": {}}}),
+    ("awq", {"modules_to_not_convert": ["model.layers.0"]}),
+    ("gptq", {"dynamic": {r"-:model\.layers\.0\..*": {}}}),
     ("pack-quantized W4A16", {"ignore": ["lm_head", r"re:.*layers\.0\..*"]}),
     ("int-quantized", {"ignore": [f"model.layers.0.{part}" for part in (
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
@@ -125,14 +134,17 @@ def test_layers_may_be_left_unquantized(tmp_path: Path, name: str, config: dict[
 BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": "128x128"}
 SPELLINGS = [
     ("float-quantized, block", {"config_groups": {"group_0": {"targets": ["Linear"], "weights": BLOCKS}}}),
-    ("float-quantized, tensor", {"format": "naive-quantized"}), ("int-quantized", {"format": "naive-quantized"}),
-    ("awq", {"version": "GEMM"}), ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
-    ("awq", {"zero_point": False}), ("fp8, tensor, static", {"quant_method": "modelopt", "quant_algo": "FP8"}),
+    ("float-quantized, tensor", {"format": "naive-quantized"}),
+    ("int-quantized", {"format": "naive-quantized"}),
+    ("awq", {"version": "GEMM"}),
+    ("awq", {"version": None, "format": "gemm", "backend": "torch_awq"}),
+    ("awq", {"zero_point": False}),
+    ("fp8, tensor, static", {"quant_method": "modelopt", "quant_algo": "FP8"}),
     ("float-quantized, channel", {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}),
     ("gptq, act order", {"static_groups": True}),
     ("gptq", {"checkpoint_format": None, "format": "gptq", "dynamic": {"+:.*": None}}),
     ("fp8, blocks", {"scale_fmt": "ue8m0", "modules_to_not_convert": None}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "config"), SPELLINGS)

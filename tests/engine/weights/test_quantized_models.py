@@ -51,21 +51,28 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
 DEQUANTIZED, KEPT = "of 14 weights, 14 dequantized to float32", "of 14 weights, 14 kept as codes"
 DENSE_FOLDERS = [
     ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, for dynamic activations): {DEQUANTIZED}"),
-    ("float-quantized, channel", "auto", DEQUANTIZED), ("int-quantized", "auto", KEPT),
-    ("pack-quantized W4A16, bfloat16", "auto", KEPT), ("pack-quantized W8A16", "auto", KEPT),
-    ("gptq", "auto", f"gptq (4-bit integers, a scale per 128 inputs): {KEPT}"), ("gptq", "float32", DEQUANTIZED),
-    ("gptq, act order", "auto", DEQUANTIZED), ("gptq, 8 bits", "auto", KEPT), ("awq", "auto", KEPT),
-]  # fmt: skip
+    ("float-quantized, channel", "auto", DEQUANTIZED),
+    ("int-quantized", "auto", KEPT),
+    ("pack-quantized W4A16, bfloat16", "auto", KEPT),
+    ("pack-quantized W8A16", "auto", KEPT),
+    ("gptq", "auto", f"gptq (4-bit integers, a scale per 128 inputs): {KEPT}"),
+    ("gptq", "float32", DEQUANTIZED),
+    ("gptq, act order", "auto", DEQUANTIZED),
+    ("gptq, 8 bits", "auto", KEPT),
+    ("awq", "auto", KEPT),
+]
 DENSE, MOE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 GPT_OSS = "gpt-oss in MXFP4"
 EXPERTS_DEQUANTIZED, EXPERTS_KEPT = (text.replace("14", "32") for text in (DEQUANTIZED, KEPT))
 FOLDERS = [
-    *((*row, DENSE) for row in DENSE_FOLDERS), ("fp8, blocks", "auto", EXPERTS_DEQUANTIZED, MOE),
-    ("pack-quantized W4A16, bfloat16", "auto", EXPERTS_KEPT, MOE), ("gptq", "auto", EXPERTS_KEPT, MOE),
+    *((*row, DENSE) for row in DENSE_FOLDERS),
+    ("fp8, blocks", "auto", EXPERTS_DEQUANTIZED, MOE),
+    ("pack-quantized W4A16, bfloat16", "auto", EXPERTS_KEPT, MOE),
+    ("gptq", "auto", EXPERTS_KEPT, MOE),
     ("awq", "auto", EXPERTS_KEPT, MOE),
     (GPT_OSS, "auto", "mxfp4 (FP4, a scale per 32 inputs): of 36 weights, 36 kept as codes", ""),
     (GPT_OSS, "float32", "of 36 weights, 36 dequantized to float32", ""),
-]  # fmt: skip
+]
 
 
 def written(path: Path, name: str, architecture: str = DENSE) -> Checkpoint:

@@ -271,22 +271,29 @@ def experts(count: int, active: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "architecture", "metadata"),
     [
-        ("granite", "granite", SCALES), ("olmo 2", "olmo2", {}), ("smollm 3", "smollm3", {}),
+        ("granite", "granite", SCALES),
+        ("olmo 2", "olmo2", {}),
+        ("smollm 3", "smollm3", {}),
         ("phi 3", "phi3", {"sliding_window": 48, "rope_dimension_count": 24}),
         ("qwen 3 moe", "qwen3moe", experts(8, 3) | {"expert_feed_forward_length": 64, "expert_weights_norm": True}),
         (
-            "qwen 2 moe", "qwen2moe",
+            "qwen 2 moe",
+            "qwen2moe",
             experts(6, 2)
             | {
-                "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64,
+                "expert_feed_forward_length": 32,
+                "expert_shared_feed_forward_length": 64,
             },
         ),
-        ("mixtral", "llama", experts(4, 2)), ("granite moe", "granitemoe", experts(6, 2) | SCALES),
-        ("seed oss", "seed_oss", {}), ("glm 4 moe", "glm4moe", experts(8, 3) | GLM), ("olmoe", "olmoe", experts(8, 2)),
+        ("mixtral", "llama", experts(4, 2)),
+        ("granite moe", "granitemoe", experts(6, 2) | SCALES),
+        ("seed oss", "seed_oss", {}),
+        ("glm 4 moe", "glm4moe", experts(8, 3) | GLM),
+        ("olmoe", "olmoe", experts(8, 2)),
         ("gpt-oss", "gpt-oss", {"sliding_window": 48, "expert_feed_forward_length": 96} | YARN | experts(6, 3)),
         ("gemma 3", "gemma3", {"sliding_window": 48, "sliding_window_pattern": 2, **LINEAR}),
     ],
-)  # fmt: skip
+)
 def test_a_gguf_of_a_family_is_the_folder_that_it_was_converted_from(
     tmp_path: Path, name: str, architecture: str, metadata: dict[str, Any]
 ) -> None:

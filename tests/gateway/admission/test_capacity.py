@@ -36,13 +36,16 @@ def test_choices_that_can_run_at_once(slots, most):
 @pytest.mark.parametrize(
     ("others", "seconds"),
     [
-        ((), 1.0), ((worker("p1"),), 0.5), ((worker("p1", queue_tokens=500),), 0.75),
+        ((), 1.0),
+        ((worker("p1"),), 0.5),
+        ((worker("p1", queue_tokens=500),), 0.75),
         ((worker("p1", prefill_rate=0.0),), 0.5),  # not measured yet: as fast as the others
-        ((worker("p1", queue_tokens=500, ready=False),), 1.0), ((worker("p1", queue_tokens=500, draining=True),), 1.0),
+        ((worker("p1", queue_tokens=500, ready=False),), 1.0),
+        ((worker("p1", queue_tokens=500, draining=True),), 1.0),
         ((worker("p1", queue_tokens=500, broken=True),), 1.0),
         ((worker("d0", queue_tokens=500),), 1.0),  # computes no prompts while others do
     ],
-)  # fmt: skip
+)
 def test_prompts_are_computed_by_all_workers_that_prefill_now(others, seconds):
     assert capacity(worker("p0"), *others).seconds(1000) == pytest.approx(seconds)
     broken = [worker(name, broken=True) for name in ("p0", "p1")]
@@ -97,18 +100,20 @@ def decoder(per_step: float, **overrides: Any) -> WorkerView:
     ("workers", "held", "tokens", "taken"),
     [
         # 2,000 queued tokens and what is held, at 1,000 a second: within four seconds, or not
-        ((FULL, IDLE), 2000, 500, "-"), ((FULL, IDLE), 2001, 500, "+"),
+        ((FULL, IDLE), 2000, 500, "-"),
+        ((FULL, IDLE), 2001, 500, "+"),
         ((FULL, worker("u0", **LARGE)), 9000, 500, "-"),  # unified workers are no helpers of prefill workers
         # queues of prefill workers are filled first
         ((worker("p0", queue_tokens=1000, **LARGE), worker("d0", queue_tokens=1000, **LARGE)), 9000, 1000, "++-"),
         # theirs are as long as what they compute in two seconds: half of it beside two sequences, so 1,000 tokens
-        ((FULL, BUSY), 9000, 601, "-"), ((FULL, BUSY), 9000, 600, "+"),
+        ((FULL, BUSY), 9000, 601, "-"),
+        ((FULL, BUSY), 9000, 600, "+"),
         ((FULL, decoder(0.1)), 9000, 1, "-"),  # no time is left
         # the one that helps has room for the sequence
         ((FULL, worker("d0", **LARGE | {"free_blocks": 10}), ALSO_FULL), 9000, 500, "-"),
         ((FULL, worker("d0", **LARGE | {"free_blocks": 60}), ALSO_FULL), 9000, 500, "+"),
     ],
-)  # fmt: skip
+)
 def test_decode_workers_help_when_not_all_that_waits_is_computed_in_time(workers, held, tokens, taken):
     fleet = capacity(*workers, held=held, goal=GOAL)
     assert "".join("+" if takes(fleet, tokens) else "-" for _ in taken) == taken

@@ -145,5 +145,7 @@ def test_decode_workers_prefill_until_a_prefill_worker_is_there_and_after_the_la
     third = run.start(max_tokens=5)
     assert _ends(run, [first, second, third]) == [None] * 3
     assert [(each.route.prefill, each.route.decode) for each in (first, second, third)] == [
-        ("local", "d1"), ("p0", "d1"), ("local", "d1"),
-    ]  # fmt: skip
+        ("local", "d1"),
+        ("p0", "d1"),
+        ("local", "d1"),
+    ]

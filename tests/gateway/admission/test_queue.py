@@ -113,13 +113,17 @@ D1_FULL = worker("d1", free_blocks=0)
 @pytest.mark.parametrize(
     ("workers", "cause"),
     [
-        ((), "no_worker"), ((P0,), "no_worker"), ((P0, worker("d0", ready=False)), "no_worker"),
-        ((P0, worker("d0", draining=True)), "no_worker"), ((P0, worker("d0", credits=0)), "credits"),
+        ((), "no_worker"),
+        ((P0,), "no_worker"),
+        ((P0, worker("d0", ready=False)), "no_worker"),
+        ((P0, worker("d0", draining=True)), "no_worker"),
+        ((P0, worker("d0", credits=0)), "credits"),
         ((P0, worker("d0", credits=0), D1_FULL), "decode_room"),
         ((QUEUED, worker("d0", free_blocks=0)), "decode_room"),  # prompts queue since nobody has room for them
-        ((QUEUED, D0), "prefill"), ((QUEUED, worker("d0", max_length=50), D1_FULL), "decode_room"),
+        ((QUEUED, D0), "prefill"),
+        ((QUEUED, worker("d0", max_length=50), D1_FULL), "decode_room"),
     ],
-)  # fmt: skip
+)
 def test_what_the_first_queued_request_waits_for_is_known(workers, cause):
     queue, fleet = Admission(), FleetSnapshot(workers)
     assert queue.obstacle is None

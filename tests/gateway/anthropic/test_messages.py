@@ -133,11 +133,13 @@ async def test_what_claude_code_accounts_for_in_the_system_prompt_is_not_shown_t
 
 async def test_turns_of_one_role_are_one_turn(gateway, client):
     turns: Any = [
-        {"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}]},
         {"role": "assistant", "content": "c"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]},
-        {"role": "system", "content": "d"}, {"role": "user", "content": "e"},
-    ]  # fmt: skip
+        {"role": "system", "content": "d"},
+        {"role": "user", "content": "e"},
+    ]
     await client.messages.create(**{**ASKED, "messages": turns})
     shown = [(message["role"], message["content"]) for message in gateway.tokens.messages]
     assert shown == [("user", "a\nb"), ("assistant", "c"), ("system", "d"), ("user", "e")]
@@ -163,8 +165,10 @@ async def test_errors_of_all_its_paths_have_that_shape(gateway):
     for path, status, kind in (("", 400, wrong), ("/count_tokens", 400, wrong), ("/batches", 404, missing)):
         response = await gateway.http.post(f"/v1/messages{path}", json={})
         assert (response.status_code, response.json()["type"], response.json()["error"]["type"]) == (
-            status, "error", kind,
-        )  # fmt: skip
+            status,
+            "error",
+            kind,
+        )
 
 
 def user(*content: Any) -> Any:
@@ -180,7 +184,8 @@ TOOL = {"name": "f", "input_schema": {"type": "object"}}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     (
-        {"messages": [{"role": "user", "content": "x" * 1500}]}, r"prompt is too long: .* 1000 tokens",
+        {"messages": [{"role": "user", "content": "x" * 1500}]},
+        r"prompt is too long: .* 1000 tokens",
     ),  # clients shorten it
     ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\].role"),
     ({"messages": [*HI, {"role": "assistant", "content": "so"}]}, "last message of the role assistant"),
@@ -193,8 +198,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         user({"type": "text", "text": "a"}, {"type": "tool_result", "tool_use_id": "t", "content": "x"}),
         r"messages\[0\].content\[1\].tool_use_id",
     ),
-    (called(id=""), r"messages\[1\].content\[0\].id"), (called(name=""), r"messages\[1\].content\[0\].name"),
-    ({"system": [{"type": "image"}]}, r"system\[0\]"), ({"tools": [{**TOOL, "name": "a b"}]}, r"tools\[0\].name"),
+    (called(id=""), r"messages\[1\].content\[0\].id"),
+    (called(name=""), r"messages\[1\].content\[0\].name"),
+    ({"system": [{"type": "image"}]}, r"system\[0\]"),
+    ({"tools": [{**TOOL, "name": "a b"}]}, r"tools\[0\].name"),
     ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, r"tools\[0\].allowed_callers"),
     (user({"type": "tool_reference", "tool_name": "f"}), "'tool_reference'"),
     ({"tools": [{**TOOL, "strict": True, "input_schema": {"not": {}}}]}, r"tools\[0\].input_schema"),
@@ -202,10 +209,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
     ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking.budget_tokens"),
-    ({"thinking": {"type": "between_tools"}}, "thinking.type"), ({"container": "c"}, "container"),
-    ({"inference_geo": "eu"}, "inference_geo"), ({"compaction": {"type": "summarize"}}, "compaction"),
-    ({"colour": []}, "colour"), ({"stop_sequences": [""]}, "stop_sequences"),
-]  # fmt: skip
+    ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+    ({"container": "c"}, "container"),
+    ({"inference_geo": "eu"}, "inference_geo"),
+    ({"compaction": {"type": "summarize"}}, "compaction"),
+    ({"colour": []}, "colour"),
+    ({"stop_sequences": [""]}, "stop_sequences"),
+]
 
 
 async def test_what_cannot_be_obeyed_is_refused_by_name(gateway, client):
@@ -303,10 +313,13 @@ def reasoning(make: Any) -> Any:
 @pytest.mark.parametrize(
     ("thinking", "switched", "shown"),
     [
-        (None, None, True), ({"type": "disabled"}, False, True), ({"type": "adaptive"}, True, True),
-        ({"type": "adaptive", "display": "omitted"}, True, False), ({"type": "enabled"}, True, True),
+        (None, None, True),
+        ({"type": "disabled"}, False, True),
+        ({"type": "adaptive"}, True, True),
+        ({"type": "adaptive", "display": "omitted"}, True, False),
+        ({"type": "enabled"}, True, True),
     ],
-)  # fmt: skip
+)
 async def test_thinking_is_switched_in_the_chat_template(reasoning, connect, thinking, switched, shown):
     answer = await connect(reasoning).messages.create(**ASKED, extra_body={"thinking": thinking} if thinking else {})
     assert reasoning.tokens.given.get("enable_thinking") is switched

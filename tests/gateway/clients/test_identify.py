@@ -96,11 +96,13 @@ def _of(peer, *networks, **headers):
 @pytest.mark.parametrize(
     ("network", "peer", "tenant"),
     [
-        ("10.0.0.0/8", "10.1.2.3", "team"), ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
-        ("10.0.0.0/8", "fd00::1", "address fd00::/64"), ("fd00::/8", "fd00::1", "team"),
+        ("10.0.0.0/8", "10.1.2.3", "team"),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
+        ("10.0.0.0/8", "fd00::1", "address fd00::/64"),
+        ("fd00::/8", "fd00::1", "team"),
         ("10.1.2.3/32", "10.1.2.4", "address 10.1.2.4"),
     ],
-)  # fmt: skip
+)
 def test_which_peers_are_proxies(network, peer, tenant):
     assert _of(peer, network, x_legato_tenant="team").tenant == tenant
 
@@ -111,17 +113,21 @@ PROXIES = ("10.0.0.0/8", "fd00::/8")
 @pytest.mark.parametrize(
     ("peer", "networks", "forwarded", "tenant"),
     [
-        ("192.0.2.1", (), "198.51.100.7", "192.0.2.1"), ("192.0.2.1", PROXIES, "198.51.100.7", "192.0.2.1"),
-        ("::ffff:192.0.2.1", (), "", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", (), "", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", (), "", "fe80::/64"), ("10.0.0.1", PROXIES, "198.51.100.7", "198.51.100.7"),
+        ("192.0.2.1", (), "198.51.100.7", "192.0.2.1"),
+        ("192.0.2.1", PROXIES, "198.51.100.7", "192.0.2.1"),
+        ("::ffff:192.0.2.1", (), "", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", (), "", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", (), "", "fe80::/64"),
+        ("10.0.0.1", PROXIES, "198.51.100.7", "198.51.100.7"),
         ("10.0.0.1", PROXIES, "203.0.113.1, 198.51.100.7,10.9.9.9 , fd00::2", "198.51.100.7"),
         ("10.0.0.1", PROXIES, "2001:db8::1", "2001:db8::/64"),
         ("10.0.0.1", PROXIES, "198.51.100.7:4711, [fd00::2]:80", "198.51.100.7"),
-        ("10.0.0.1", PROXIES, "[2001:db8::1]", "2001:db8::/64"), ("10.0.0.1", PROXIES, "", "10.0.0.1"),
+        ("10.0.0.1", PROXIES, "[2001:db8::1]", "2001:db8::/64"),
+        ("10.0.0.1", PROXIES, "", "10.0.0.1"),
         ("10.0.0.1", PROXIES, "198.51.100.7, unknown, 10.0.0.2", "10.0.0.2"),
         ("10.0.0.1", PROXIES, "10.0.0.3", "10.0.0.3"),
     ],
-)  # fmt: skip
+)
 def test_without_a_key_a_client_is_known_by_its_address(peer, networks, forwarded, tenant):
     """A page that sends such a header itself is not believed, nor are entries before those of proxies."""
     client = _of(peer, *networks, x_forwarded_for=forwarded)
@@ -159,15 +165,18 @@ def test_a_key_says_who_asks():
 
 
 WRONG = [
-    (b"", "truncated"), (b"[]", "Expected `object`"), (_file(a={}), "missing required field `keys`"),
-    (_file(a={"keys": []}), "length >= 1"), (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
+    (b"", "truncated"),
+    (b"[]", "Expected `object`"),
+    (_file(a={}), "missing required field `keys`"),
+    (_file(a={"keys": []}), "length >= 1"),
+    (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
     (_file(a={"keys": [HASH], "maxPriority": 1001}), "<= 1000"),
     (_file(a={"keys": [HASH], "tokensPerMinute": 0}), ">= 1"),
     (_file(a={"keys": [HASH], "maxOutputTokens": 0}), ">= 1"),
     (_file(a={"keys": [HASH, "sk-secret"]}), r"not a hash at \$\.tenants\['a'\]\.keys\[1\]"),
     (_file(a={"keys": [HASH]}, b={"keys": [HASH]}), "also one of 'a'"),
     *((_file(**{name: {"keys": [HASH]}}), "not a valid tenant") for name in ("*", "", "a\nb", "a" * 513)),
-]  # fmt: skip
+]
 
 
 def test_a_wrong_file_is_refused_with_place_and_reason_and_without_a_key():

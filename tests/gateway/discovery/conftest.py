@@ -37,14 +37,16 @@ class Cluster:
     ) -> None:
         """Writes a slice with pods and their addresses, as the endpoint controller does."""
         item = {
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
             "ports": [{"name": "control", "port": port, "protocol": "TCP"}],
             "endpoints": [
                 {"addresses": [at], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod, "uid": pod}}
                 for pod, at in pods
             ],
-        }  # fmt: skip
+        }
         self._apply(f"{SLICES}/{name}", item)
 
     def pool(self, name: str, *uids: str) -> None:

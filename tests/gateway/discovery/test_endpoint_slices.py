@@ -21,10 +21,13 @@ def at(address, **conditions):
 def item(name, *endpoints, version="1", family="IPv4", ports=CONTROL):
     """An EndpointSlice, with more in it than is read."""
     return {
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
         "metadata": {"name": name, "resourceVersion": version, "labels": {"kubernetes.io/service-name": "s"}},
-        "addressType": family, "endpoints": list(endpoints), "ports": list(ports),
-    }  # fmt: skip
+        "addressType": family,
+        "endpoints": list(endpoints),
+        "ports": list(ports),
+    }
 
 
 def listed(*items, version="9", ports=PLAIN):
@@ -63,10 +66,13 @@ def test_addresses_of_all_slices_count_ready_or_not():
         item("a", pod("d-0", "10.0.0.1"), ports=()),
         item("a", pod("d-0", "10.0.0.1"), ports=({"name": "http", "port": 80},)),
         item("a", pod("d-0", "10.0.0.1"), ports=({"name": "control"},)),
-        item("a", pod("d-0", "name.example"), family="FQDN"), item("a", pod("d-0", "10.0.0.1", kind="Node")),
-        item("a", pod("d-0")), item("a", {"addresses": ["10.0.0.1"]}), item("a") | {"endpoints": None, "ports": None},
+        item("a", pod("d-0", "name.example"), family="FQDN"),
+        item("a", pod("d-0", "10.0.0.1", kind="Node")),
+        item("a", pod("d-0")),
+        item("a", {"addresses": ["10.0.0.1"]}),
+        item("a") | {"endpoints": None, "ports": None},
     ],
-)  # fmt: skip
+)
 def test_a_slice_without_a_reachable_pod_has_no_worker(useless):
     assert workers(listed(useless, item("b", pod("d-1", "10.0.0.2")))) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
 
@@ -78,9 +84,11 @@ SECURED = {"name": "control-tls", "port": 8084}
 def test_worker_is_reached_with_tls_where_both_ends_have_it(ports):
     """A slice has the ports that its pods have: so pods of before and after a change go together."""
     slices = listed(
-        item("plain", pod("old", "10.0.0.1")), item("permissive", pod("both", "10.0.0.2"), ports=(*CONTROL, SECURED)),
-        item("strict", pod("sealed", "10.0.0.3"), ports=(SECURED,)), ports=ports,
-    )  # fmt: skip
+        item("plain", pod("old", "10.0.0.1")),
+        item("permissive", pod("both", "10.0.0.2"), ports=(*CONTROL, SECURED)),
+        item("strict", pod("sealed", "10.0.0.3"), ports=(SECURED,)),
+        ports=ports,
+    )
     old = WorkerAddress("old", "10.0.0.1:8082")
     if ports is PLAIN:
         assert workers(slices) == (WorkerAddress("both", "10.0.0.2:8082"), old)

@@ -119,7 +119,8 @@ async def test_rights_and_tokens_may_come_later_and_change(cluster, kubeconfig):
 class FakeApi:
     """An API that answers by script where the real one cannot be brought to: `(status, body)` for each request.
 
-    It has no WorkerPools."""
+    It has no WorkerPools.
+    """
 
     def __init__(self, *answers):
         self._answers = list(answers)
@@ -155,9 +156,11 @@ class FakeApi:
 def listing(version, **pods):
     endpoints = [{"addresses": [at], "targetRef": {"kind": "Pod", "name": name}} for name, at in pods.items()]
     item = {
-        "metadata": {"name": "a", "resourceVersion": version}, "addressType": "IPv4", "endpoints": endpoints,
+        "metadata": {"name": "a", "resourceVersion": version},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
         "ports": [{"name": "control", "port": 8082}],
-    }  # fmt: skip
+    }
     return 200, json.dumps({"metadata": {"resourceVersion": version}, "items": [item]}).encode()
 
 

@@ -19,13 +19,15 @@ SILENT = (b'{"spec": {}}', b'{"status": {"replicas": 1}}', None)
 @pytest.mark.parametrize(
     ("passes", "known"),
     [
-        ([("abx", pool("a", "gone"), pool("b"))], "ab"), ([("x", pool(), None)], ""),
+        ([("abx", pool("a", "gone"), pool("b"))], "ab"),
+        ([("x", pool(), None)], ""),
         *(([("ax", pool("a"), other)], "a") for other in SILENT),  # one pool that reports is enough
         *(([("ax", other, None)], "ax") for other in SILENT),  # where none reports, all are workers
         # one that was a worker stays one as long as it is there
-        ([("a", pool("a")), ("ab", pool("b"))], "ab"), ([("a", pool("a")), ("b", pool("b")), ("ab", pool("b"))], "b"),
+        ([("a", pool("a")), ("ab", pool("b"))], "ab"),
+        ([("a", pool("a")), ("b", pool("b")), ("ab", pool("b"))], "b"),
     ],
-)  # fmt: skip
+)
 def test_pods_that_a_pool_reports_are_workers(passes, known):
     members = Members()
     for uids, *answers in passes:

@@ -21,14 +21,20 @@ def _worker(age=0.5, **load):
 @pytest.mark.parametrize(
     ("changes", "same"),
     [
-        ({"uptime": 5.0}, True), (_worker(age=STALE_AFTER), True),
+        ({"uptime": 5.0}, True),
+        (_worker(age=STALE_AFTER), True),
         (_worker(prefill_age=3.0, decode_age=2.0, core_silence=1.0), True),
-        ({"links": (structs.replace(LINK, lost_for=99.0),)}, True), (_worker(age=STALE_AFTER + 1), False),
-        (_worker(running=1), False), ({"workers": ()}, False),
-        ({"links": (structs.replace(LINK, connected=True),)}, False), ({"arrivals": (LengthBucket(1, 1, 1),)}, False),
-        ({"queued_requests": 1}, False), ({"tokens": ("new",)}, False), ({"gateway": "restarted"}, False),
+        ({"links": (structs.replace(LINK, lost_for=99.0),)}, True),
+        (_worker(age=STALE_AFTER + 1), False),
+        (_worker(running=1), False),
+        ({"workers": ()}, False),
+        ({"links": (structs.replace(LINK, connected=True),)}, False),
+        ({"arrivals": (LengthBucket(1, 1, 1),)}, False),
+        ({"queued_requests": 1}, False),
+        ({"tokens": ("new",)}, False),
+        ({"gateway": "restarted"}, False),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_digest_follows_demand_and_not_time(changes, same):
     assert (digest(structs.replace(REPORT, **changes)) == digest(REPORT)) is same

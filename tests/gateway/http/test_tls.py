@@ -182,10 +182,12 @@ def test_files_that_are_none_are_named_and_no_password_is_asked_for(files, other
     garbage.write_text("-----BEGIN CERTIFICATE-----\nnothing\n")
     encrypted = certificates.make(tmp_path / "encrypted", password="secret")
     wrong = {
-        "No such file": (tmp_path / "none", files.key), "none: No such file": (files.certificate, tmp_path / "none"),
-        "no certificate in PEM": (garbage, files.key), "key values mismatch": (files.certificate, others.key),
+        "No such file": (tmp_path / "none", files.key),
+        "none: No such file": (files.certificate, tmp_path / "none"),
+        "no certificate in PEM": (garbage, files.key),
+        "key values mismatch": (files.certificate, others.key),
         str(encrypted.key): (encrypted.certificate, encrypted.key),
-    }  # fmt: skip
+    }
     for said, (certificate, key) in wrong.items():
         with pytest.raises(InvalidFile, match=said):
             PublicCertificate(certificate, key)

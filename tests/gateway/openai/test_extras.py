@@ -73,15 +73,19 @@ async def test_what_ends_a_text_and_special_tokens(lab):
 
 
 STOPS = [  # fields, how an answer ends, and what of the request ended it
-    ({"stop": "s!"}, "stop", "s!"), ({"stop": ["zz", "ri"], **INCLUDED}, "stop", "ri"),
+    ({"stop": "s!"}, "stop", "s!"),
+    ({"stop": ["zz", "ri"], **INCLUDED}, "stop", "ri"),
     ({"stop_token_ids": [*ids("!"), *ids("z")]}, "stop", 0),
     ({"stop_token_ids": ids("!"), "stop": "Par"}, "stop", "Par"),
     ({"stop_token_ids": ids("!"), "stop": "!?", **INCLUDED}, "stop", 0),
     ({"stop_token_ids": ids("z"), "stop": "zz"}, "stop", None),
-    ({"stop_token_ids": ids("i"), "max_tokens": 3}, "length", None), ({"stop": "ri", "min_tokens": 3}, "stop", "ri"),
-    ({"stop": "ri", "min_tokens": 4}, "stop", None), ({"stop": ["ri", "ris!"], "min_tokens": 4}, "stop", "ris!"),
-    ({"stop": "ri", "min_tokens": 7, "max_tokens": 7}, "length", None), ({}, "stop", None),
-]  # fmt: skip
+    ({"stop_token_ids": ids("i"), "max_tokens": 3}, "length", None),
+    ({"stop": "ri", "min_tokens": 3}, "stop", "ri"),
+    ({"stop": "ri", "min_tokens": 4}, "stop", None),
+    ({"stop": ["ri", "ris!"], "min_tokens": 4}, "stop", "ris!"),
+    ({"stop": "ri", "min_tokens": 7, "max_tokens": 7}, "length", None),
+    ({}, "stop", None),
+]
 
 
 async def test_an_answer_names_the_stop_that_ended_each_choice(lab):
@@ -224,13 +228,20 @@ async def test_what_cannot_be_continued_is_refused(lab, template, fields, said):
 LONG = "".join(chr(97 + number % 26) for number in range(3000))
 CHAT = f"<|im_start|>user\n{LONG}<|im_end|>\n<|im_start|>assistant\n"
 KEPT = [  # a prompt, how much of it is kept, other fields, and what the worker is given
-    ("abcdef", 3, {}, "<|mark|>ef"), ("abcdef", 3, {"add_special_tokens": False}, "def"), ("abcdef", 1, {}, "<|mark|>"),
-    ("abcdef", 50, {}, "<|mark|>abcdef"), (ids("abcdef"), 3, {}, "def"),
-    (LONG, -1, {"max_tokens": 100}, "<|mark|>" + LONG[-899:]), (ids(LONG), -1, {"max_tokens": 100}, LONG[-900:]),
-    (ids(LONG), -1, {"max_tokens": None}, LONG[-984:]), (LONG, 900, {"max_tokens": 100}, "<|mark|>" + LONG[-899:]),
-    (None, 20, {}, ids(CHAT)[-20:]), (None, -1, {}, ids(CHAT)[-900:]),
-    (None, -1, {"max_completion_tokens": 10}, ids(CHAT)[-990:]), (None, -1, {"max_tokens": None}, ids(CHAT)[-999:]),
-]  # fmt: skip
+    ("abcdef", 3, {}, "<|mark|>ef"),
+    ("abcdef", 3, {"add_special_tokens": False}, "def"),
+    ("abcdef", 1, {}, "<|mark|>"),
+    ("abcdef", 50, {}, "<|mark|>abcdef"),
+    (ids("abcdef"), 3, {}, "def"),
+    (LONG, -1, {"max_tokens": 100}, "<|mark|>" + LONG[-899:]),
+    (ids(LONG), -1, {"max_tokens": 100}, LONG[-900:]),
+    (ids(LONG), -1, {"max_tokens": None}, LONG[-984:]),
+    (LONG, 900, {"max_tokens": 100}, "<|mark|>" + LONG[-899:]),
+    (None, 20, {}, ids(CHAT)[-20:]),
+    (None, -1, {}, ids(CHAT)[-900:]),
+    (None, -1, {"max_completion_tokens": 10}, ids(CHAT)[-990:]),
+    (None, -1, {"max_tokens": None}, ids(CHAT)[-999:]),
+]
 
 
 async def test_the_last_tokens_of_a_prompt_are_kept(lab):
@@ -277,11 +288,13 @@ def test_echoes_are_bounded_over_all_choices(characters, choices, refused):
 
 
 RESUMED = [
-    {"return_token_ids": True, "n": 2}, {"return_token_ids": True, "stop": "s.\n", **INCLUDED},
-    {"return_token_ids": True, "stop": ["éz", "\n\nA"]}, {**SHOWN, **INCLUDED, "return_token_ids": True},
+    {"return_token_ids": True, "n": 2},
+    {"return_token_ids": True, "stop": "s.\n", **INCLUDED},
+    {"return_token_ids": True, "stop": ["éz", "\n\nA"]},
+    {**SHOWN, **INCLUDED, "return_token_ids": True},
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "n": 2},
     {"messages": [USER, HALF], **CONTINUED, "echo": True},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -35,14 +35,23 @@ class Numeric(NamedTuple):
 
 
 NUMERIC = [
-    Numeric("temperature", 0.0, 2.0), Numeric("top_p", 0.0, 1.0), Numeric("min_p", 0.0, 1.0),
-    Numeric("presence_penalty", -2.0, 2.0), Numeric("frequency_penalty", -2.0, 2.0),
-    Numeric("repetition_penalty", 0.01, 100.0), Numeric("seed", -(1 << 63), (1 << 64) - 1),
-    Numeric("top_k", -1, LARGEST), Numeric("n", 1, 128), Numeric("priority", -1000, 1000),
-    Numeric("top_logprobs", 0, 20, also={"logprobs": True}), Numeric("logprobs", 0, 20, COMPLETION),
-    Numeric("best_of", 1, 128, COMPLETION), Numeric("max_tokens", 1, LARGEST),
-    Numeric("max_completion_tokens", 1, LARGEST), Numeric("min_tokens", 0, LARGEST),
-]  # fmt: skip
+    Numeric("temperature", 0.0, 2.0),
+    Numeric("top_p", 0.0, 1.0),
+    Numeric("min_p", 0.0, 1.0),
+    Numeric("presence_penalty", -2.0, 2.0),
+    Numeric("frequency_penalty", -2.0, 2.0),
+    Numeric("repetition_penalty", 0.01, 100.0),
+    Numeric("seed", -(1 << 63), (1 << 64) - 1),
+    Numeric("top_k", -1, LARGEST),
+    Numeric("n", 1, 128),
+    Numeric("priority", -1000, 1000),
+    Numeric("top_logprobs", 0, 20, also={"logprobs": True}),
+    Numeric("logprobs", 0, 20, COMPLETION),
+    Numeric("best_of", 1, 128, COMPLETION),
+    Numeric("max_tokens", 1, LARGEST),
+    Numeric("max_completion_tokens", 1, LARGEST),
+    Numeric("min_tokens", 0, LARGEST),
+]
 BEYOND_CONTEXT = {"max_tokens", "max_completion_tokens", "min_tokens"}  # their largest fits in no model's context
 
 
@@ -182,9 +191,11 @@ async def test_headers_at_their_extremes(gateway, name):
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05, 50)
 NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
 SAMPLING = [  # the makers' values, a request's fields, and what counts
-    (DEFAULTS, dict.fromkeys(NEUTRAL), (0.7, 0.8, 20, 0.05, 1.05)), (DEFAULTS, NEUTRAL, (0, 1, 0, 0, 1)),
-    (DEFAULTS, {"top_k": 0}, (0.7, 0.8, 0, 0.05, 1.05)), (GenerationDefaults(), {}, (1, 1, 0, 0, 1)),
-]  # fmt: skip
+    (DEFAULTS, dict.fromkeys(NEUTRAL), (0.7, 0.8, 20, 0.05, 1.05)),
+    (DEFAULTS, NEUTRAL, (0, 1, 0, 0, 1)),
+    (DEFAULTS, {"top_k": 0}, (0.7, 0.8, 0, 0.05, 1.05)),
+    (GenerationDefaults(), {}, (1, 1, 0, 0, 1)),
+]
 
 
 @pytest.mark.parametrize(("defaults", "fields", "expected"), SAMPLING)

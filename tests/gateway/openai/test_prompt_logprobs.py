@@ -63,10 +63,12 @@ async def test_completions_list_them_in_each_choice(asked, gateway, alternatives
 
 
 REPEATED: list[tuple[dict[str, Any], str | None]] = [
-    ({"n": 64, "prompt_logprobs": 20}, "prompt_logprobs"), ({"n": 64, "echo": True, "logprobs": 20}, "echo"),
-    ({"prompt": ["x" * 900] * 64, "prompt_logprobs": 20}, "prompt_logprobs"), ({"n": 5, "prompt_logprobs": 20}, None),
+    ({"n": 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+    ({"n": 64, "echo": True, "logprobs": 20}, "echo"),
+    ({"prompt": ["x" * 900] * 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+    ({"n": 5, "prompt_logprobs": 20}, None),
     ({"n": 64, "prompt_logprobs": 0}, None),
-]  # fmt: skip
+]
 
 
 async def test_answers_that_would_repeat_too_much_are_refused(gateway):

@@ -24,19 +24,22 @@ def check(gateway: Any, response: Any, status: int, param: str | None, code: str
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "<|king|>", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ({"messages": [USER] * 2049}, "messages"),
     ({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": ""}] * 2049}]}, "messages[1].content"),
-    ({"messages": [{"content": "hi"}]}, "messages[0]"), ({"messages": [5]}, "messages[0]"),
+    ({"messages": [{"content": "hi"}]}, "messages[0]"),
+    ({"messages": [5]}, "messages[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
-    ({"top_logprobs": 3}, "top_logprobs"), ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": True, "every": 1}}, "stream_options"),
-]  # fmt: skip
+]
 
 
 async def test_wrong_values_are_named(gateway):
@@ -45,13 +48,15 @@ async def test_wrong_values_are_named(gateway):
 
 
 ABSENT: list[tuple[dict[str, Any], str]] = [
-    ({"modalities": ["text", "audio"]}, "modalities"), ({"chat_template": "{{ messages }}"}, "chat_template"),
-    ({"documents": [{"title": "t", "text": "x"}]}, "documents"), ({"stop_regex": "a+"}, "stop_regex"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ({"documents": [{"title": "t", "text": "x"}]}, "documents"),
+    ({"stop_regex": "a+"}, "stop_regex"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
     ),
-]  # fmt: skip
+]
 
 
 INSTEAD = {"chat_template": "is a program", "documents": "into a message", "stop_regex": "structured_outputs"}
@@ -89,15 +94,21 @@ async def test_fields_without_effect_or_that_ask_for_nothing_are_taken(gateway):
 
 
 WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"suffix": "x"}, "suffix", "unsupported_value"), ({"max_tokens": -1, "echo": True}, "max_tokens", None),
-    ({"prompt_logprobs": 21}, "prompt_logprobs", None), ({"prompt_logprobs": -1}, "prompt_logprobs", None),
+    ({"suffix": "x"}, "suffix", "unsupported_value"),
+    ({"max_tokens": -1, "echo": True}, "max_tokens", None),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", None),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", None),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
-    ({"best_of": 3, "stream": True}, "best_of", None), ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
-    ({"n": 65, "prompt": ["a", "b"]}, "n", None), ({"best_of": 1, "n": 2}, "best_of", None),
-    ({"prompt": ""}, "prompt", None), ({"prompt": [300]}, "prompt", None), ({"prompt": [-1]}, "prompt[0]", None),
+    ({"best_of": 3, "stream": True}, "best_of", None),
+    ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
+    ({"n": 65, "prompt": ["a", "b"]}, "n", None),
+    ({"best_of": 1, "n": 2}, "best_of", None),
+    ({"prompt": ""}, "prompt", None),
+    ({"prompt": [300]}, "prompt", None),
+    ({"prompt": [-1]}, "prompt[0]", None),
     ({"prompt": "x" * 1000}, "prompt", "context_length_exceeded"),
     ({"prompt": "x" * 990, "max_tokens": 11}, "prompt", "context_length_exceeded"),
-]  # fmt: skip
+]
 
 
 async def test_wrong_completions_are_named(gateway):

@@ -99,7 +99,8 @@ async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gat
 
 COMPACT = "disable_any_whitespace"
 WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it the error is, and what it says
-    ("response_format", 3, ".type", "json_object"), ("response_format", {"type": "poem"}, ".type", "'poem'"),
+    ("response_format", 3, ".type", "json_object"),
+    ("response_format", {"type": "poem"}, ".type", "'poem'"),
     ("response_format", {"type": ["text"]}, ".type", "['text']"),
     ("response_format", {"type": "json_schema"}, ".json_schema", "missing"),
     ("response_format", {"type": "json_object", "schema": 123}, ".schema", "JSON schema"),
@@ -113,7 +114,8 @@ WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it th
     ("response_format", named(SCHEMA, strict=3), ".json_schema.strict", "true or false"),
     ("response_format", named(NOT_SUPPORTED), ".json_schema.schema", "at $.items"),
     ("response_format", named(NOT_SUPPORTED, strict=False), ".json_schema.schema", "uniqueItems"),
-    ("structured_outputs", {"json": NOT_SUPPORTED}, ".json", "at $.items"), ("structured_outputs", [], "", "an object"),
+    ("structured_outputs", {"json": NOT_SUPPORTED}, ".json", "at $.items"),
+    ("structured_outputs", [], "", "an object"),
     ("structured_outputs", {"regex": "("}, ".regex", "unclosed"),
     ("structured_outputs", {"regex": "a", "choice": ["b"]}, ".choice", "contradict"),
     ("structured_outputs", {"structural_tag": "{"}, ".structural_tag", "not JSON"),
@@ -127,13 +129,17 @@ WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it th
     ("structured_outputs", {"json": {}, "whitespace_pattern": " |x"}, ".whitespace_pattern", "more than space"),
     ("structured_outputs", {"json": {}, "whitespace_pattern": "("}, ".whitespace_pattern", "unclosed"),
     ("structured_outputs", {"json": NOT_SUPPORTED, COMPACT: True}, ".json", "at $.items"),
-    ("structured_outputs", {"anything": 3}, ".anything", "not supported"), ("guided_json", "{", "", "not JSON"),
+    ("structured_outputs", {"anything": 3}, ".anything", "not supported"),
+    ("guided_json", "{", "", "not JSON"),
     ("guided_json", {"$ref": "#/x"}, "", "does not exist"),
     ("guided_json", {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "", "fin"),
-    ("guided_regex", "", "", "at least one"), ("guided_regex", "a" * 300_000, "", "at most 262144"),
-    ("guided_choice", [], "", "1 to 1000"), ("guided_choice", ["a"] * 1001, "", "1 to 1000"),
-    ("guided_choice", ["a", 3], "", "texts"), ("guided_grammar", "start: x", "", "unknown name"),
-]  # fmt: skip
+    ("guided_regex", "", "", "at least one"),
+    ("guided_regex", "a" * 300_000, "", "at most 262144"),
+    ("guided_choice", [], "", "1 to 1000"),
+    ("guided_choice", ["a"] * 1001, "", "1 to 1000"),
+    ("guided_choice", ["a", 3], "", "texts"),
+    ("guided_grammar", "start: x", "", "unknown name"),
+]
 TOGETHER = [
     ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex"),
     ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json"),

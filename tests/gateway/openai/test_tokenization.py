@@ -40,18 +40,26 @@ async def test_tokens_are_spelled_out_up_to_a_bound(gateway, monkeypatch):
 
 WRONG = {
     "tokenize": [
-        ("prompt", {}), ("prompt", {"prompt": None}), ("prompt", {"prompt": "a", "messages": HI}),
-        ("tools", {"prompt": "a", "tools": [{}]}), ("colour", {"prompt": "a", "colour": 1}),
-        ("prompt", {"prompt": "a" * 3000}), ("messages", {"messages": []}),
+        ("prompt", {}),
+        ("prompt", {"prompt": None}),
+        ("prompt", {"prompt": "a", "messages": HI}),
+        ("tools", {"prompt": "a", "tools": [{}]}),
+        ("colour", {"prompt": "a", "colour": 1}),
+        ("prompt", {"prompt": "a" * 3000}),
+        ("messages", {"messages": []}),
         ("chat_template", {"messages": HI, "chat_template": "{{ 1 }}"}),
         ("media_io_kwargs", {"messages": HI, "media_io_kwargs": {"a": {}}}),
         ("model", {"prompt": "a", "model": "other"}),
     ],
     "detokenize": [
-        ("tokens", {}), ("tokens", {"tokens": [0] * 1001}), ("tokens", {"tokens": [257]}),
-        ("tokens[0]", {"tokens": [-1]}), ("tokens", {"tokens": "a"}), ("model", {"tokens": [1], "model": "other"}),
+        ("tokens", {}),
+        ("tokens", {"tokens": [0] * 1001}),
+        ("tokens", {"tokens": [257]}),
+        ("tokens[0]", {"tokens": [-1]}),
+        ("tokens", {"tokens": "a"}),
+        ("model", {"tokens": [1], "model": "other"}),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", WRONG)

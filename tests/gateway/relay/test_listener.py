@@ -56,12 +56,14 @@ def test_what_ran_on_a_worker_that_is_gone_waits_and_the_reason_is_kept(lab, hap
 @pytest.mark.parametrize(
     ("happens", "deaths"),
     [
-        (Scripted.hang, 0), (Scripted.cut, 1), (_lose_core, 1),
+        (Scripted.hang, 0),
+        (Scripted.cut, 1),
+        (_lose_core, 1),
         (lambda run, worker: _lose_core(run, worker, "another epoch"), 0),
         (lambda run, worker: _lose_core(run, worker, silent=True), 0),  # starved by other processes, perhaps
         (lambda run, worker: (run.drain(worker), run.cut(worker)), 0),  # it was to leave
     ],
-)  # fmt: skip
+)
 def test_which_ends_of_a_worker_may_be_its_requests_doing(lab, happens, deaths):
     run, generation, _ = started(lab, "u", poison_deaths=5)
     happens(run, run.decoding(generation))

@@ -31,10 +31,14 @@ RDMA, TCP = {"transport": "ucx:rdma"}, {"transport": "ucx:tcp"}
 @pytest.mark.parametrize(
     ("greets", "migrates"),
     [
-        ((), True), (({"address": b""},), False), (({}, {"address": b""}), False),
-        ((RDMA, {"transport": "ucx:rdma+cuda"}), True), ((RDMA, TCP), False), (({}, {"kv_revision": "other"}), False),
+        ((), True),
+        (({"address": b""},), False),
+        (({}, {"address": b""}), False),
+        ((RDMA, {"transport": "ucx:rdma+cuda"}), True),
+        ((RDMA, TCP), False),
+        (({}, {"kv_revision": "other"}), False),
     ],
-)  # fmt: skip
+)
 def test_sequences_migrate_to_workers_with_a_link_of_their_network_and_kv_revision(lab, greets, migrates):
     run, _, _, source, target = _decoding(lab, greets=greets)
     run.drain(source)

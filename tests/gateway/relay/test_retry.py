@@ -44,11 +44,15 @@ def test_what_may_help_is_tried_again(code, failures, policy, answer):
         (_failed("invalid", retry=False), 1, 0, {}, WorkerFailed, "decode: why (invalid)"),
         (_failed("deadline", part="prefill"), 1, 2, {}, DeadlineExceeded, "its time ran out: why"),
         (
-            _failed("faulted", part="prefill"), 1, 2, {}, NotComputable,
+            _failed("faulted", part="prefill"),
+            1,
+            2,
+            {},
+            NotComputable,
             "why, after 2 attempts that could not sample a token",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_help_ends_the_request_with_the_part_and_the_reason(
     failed, failures, faults, policy, kind, message
 ):

@@ -109,11 +109,15 @@ def test_few_tokens_left_are_prefilled_where_the_prefix_is(cached, local):
 @pytest.mark.parametrize(
     ("fault", "of_prefill"),  # a prefill worker holds only the prompt
     [
-        ({"ready": False}, {}), ({"draining": True}, {}), ({"broken": True}, {}),
-        ({"max_length": 400}, {"max_length": 300}), ({"num_blocks": 20}, {"num_blocks": 10}),
-        ({"kv_revision": "r2"}, {}), ({"credits": 1, "pending_sequences": 1}, {}),
+        ({"ready": False}, {}),
+        ({"draining": True}, {}),
+        ({"broken": True}, {}),
+        ({"max_length": 400}, {"max_length": 300}),
+        ({"num_blocks": 20}, {"num_blocks": 10}),
+        ({"kv_revision": "r2"}, {}),
+        ({"credits": 1, "pending_sequences": 1}, {}),
     ],
-)  # fmt: skip
+)
 def test_unfit_workers_are_left_out_and_named(fault, of_prefill):
     wanted, good = need(kv_revision="r1"), (worker("p0", queue_tokens=900), worker("d0", running=20))
     for bad in (worker("p1", **fault | of_prefill), worker("d1", **fault)):
@@ -135,10 +139,13 @@ def test_cached_blocks_need_no_room():
     [
         ({}, False),
         ({"free_blocks": 0}, False),  # full: worth waiting for
-        ({"ready": False}, True), ({"draining": True}, True), ({"broken": True}, True), ({"num_blocks": 10}, True),
+        ({"ready": False}, True),
+        ({"draining": True}, True),
+        ({"broken": True}, True),
+        ({"num_blocks": 10}, True),
         ({"kv_revision": "r2"}, True),
     ],
-)  # fmt: skip
+)
 def test_a_worker_that_failed_often_is_used_where_no_other_is_left(other, used):
     snapshot = fleet(P, worker("d0", broken=True), worker("d1", **other))
     assert named(filters.forgiven(snapshot, need(kv_revision="r1")), "d0").broken is not used
@@ -163,9 +170,11 @@ VIEWS = st.builds(lambda name, fields: worker(name, **fields), st.sampled_from(N
 @settings(max_examples=times(40), deadline=None)
 @given(
     st.lists(VIEWS, max_size=8, unique_by=lambda view: view.name),
-    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 500)), st.integers(1, 9000),
-    st.sampled_from(["Local", "Wait", "Fail"]), st.sampled_from([0, 64, 2000]),
-)  # fmt: skip
+    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 500)),
+    st.integers(1, 9000),
+    st.sampled_from(["Local", "Wait", "Fail"]),
+    st.sampled_from([0, 64, 2000]),
+)
 def test_whatever_the_fleet_a_route_obeys_every_filter(workers, matches, tokens, unavailable, below):
     snapshot, wanted = FleetSnapshot(tuple(workers)), need(tokens)
     route = choose(wanted, snapshot, matches, Policy(below, unavailable))
@@ -214,7 +223,8 @@ def loading(queued):
             for queued, chosen in ((100, "p1"), (300, "p1"), (340, "p0"))
         ),
         ((worker("p0", queue_tokens=500), FASTER, D), need(), {}, ("p1", "d0")),
-        ((QUADRATIC, LINEAR, D), need(320), {}, ("p0", "d0")), ((QUADRATIC, LINEAR, D), need(6400), {}, ("p1", "d0")),
+        ((QUADRATIC, LINEAR, D), need(320), {}, ("p0", "d0")),
+        ((QUADRATIC, LINEAR, D), need(6400), {}, ("p1", "d0")),
         # decode workers by what their steps cost now, not by their last one; an unmeasured one is taken for usual
         ((P, SLOW_STEPS, FAST_STEPS), need(), {}, ("p0", "d1")),
         ((P, SLOW_STEPS, replace(FAST_STEPS, context_tokens=50_000)), need(), {}, ("p0", "d0")),
@@ -251,8 +261,11 @@ def loading(queued):
         *(
             ((worker("p0", transport=sender), worker("d0", transport=receiver)), need(), {}, (paired, "d0"))
             for sender, receiver, paired in (
-                ("ucx:rdma", "ucx:rdma", "p0"), ("ucx:rdma", "ucx:rdma+cuda", "p0"), ("ucx:tcp", "ucx:shm+tcp", "p0"),
-                ("ucx:rdma", "ucx:tcp", None), ("ucx:tcp", "ucx:rdma+cuda", None),
+                ("ucx:rdma", "ucx:rdma", "p0"),
+                ("ucx:rdma", "ucx:rdma+cuda", "p0"),
+                ("ucx:tcp", "ucx:shm+tcp", "p0"),
+                ("ucx:rdma", "ucx:tcp", None),
+                ("ucx:tcp", "ucx:rdma+cuda", None),
             )
         ),
         # what only some workers obey, or have; one of an older release would pass over it
@@ -260,14 +273,17 @@ def loading(queued):
         (able(params=("allowed_token_ids", "bad_words")), need(params=("bad_words",)), {}, ("p1", "d1")),
         (able(adapters=SQL), need(adapter="sql"), {}, ("p1", "d1")),
         # while a changed adapter is rolled out, workers have the old one or the new one; both of a pair have the same
-        (ROLLOUT, need(adapter="sql"), {}, ("p0", "d1")), (ROLLOUT[:2], need(adapter="sql"), {}, (None, "d0")),
+        (ROLLOUT, need(adapter="sql"), {}, ("p0", "d1")),
+        (ROLLOUT[:2], need(adapter="sql"), {}, (None, "d0")),
         # workers that hold the adapter, until their load costs more
-        (loading(0), need(adapter="sql"), {}, (None, "u1")), (loading(400), need(adapter="sql"), {}, (None, "u1")),
-        (loading(600), need(adapter="sql"), {}, (None, "u0")), (loading(400), need(), {}, (None, "u0")),
+        (loading(0), need(adapter="sql"), {}, (None, "u1")),
+        (loading(400), need(adapter="sql"), {}, (None, "u1")),
+        (loading(600), need(adapter="sql"), {}, (None, "u0")),
+        (loading(400), need(), {}, (None, "u0")),
         (loading(600), need(adapter="sql"), {"policy": Policy(weights=Weights(adapter=0.0))}, (None, "u0")),
         (loading(400), need(adapter="sql"), {"policy": Policy(weights=Weights(adapter=0.0))}, (None, "u0")),
     ],
-)  # fmt: skip
+)
 def test_the_cheapest_workers_that_can_take_it_are_chosen(workers, wanted, options, route):
     found = routed(wanted, fleet(*workers), **options)
     assert (found.prefill, found.decode) == route
@@ -278,19 +294,23 @@ def test_the_cheapest_workers_that_can_take_it_are_chosen(workers, wanted, optio
     [
         # a full decode worker is worth waiting for, and a small one is not
         ((P, worker("d0", free_blocks=10, cached_blocks=5)), need(), ALWAYS_SPLIT, False, "d0"),
-        ((P, worker("d0", num_blocks=10)), need(), ALWAYS_SPLIT, True, "d0"), ((), need(), ALWAYS_SPLIT, False, ""),
+        ((P, worker("d0", num_blocks=10)), need(), ALWAYS_SPLIT, True, "d0"),
+        ((), need(), ALWAYS_SPLIT, False, ""),
         # without prefill workers the policy decides
         ((worker("p0", ready=False), D), need(), Policy(0, "Wait"), False, "p0: not ready"),
         ((worker("p0", ready=False), D), need(), Policy(0, "Fail"), True, "p0: not ready"),
         (
-            able(grammars=("regex",)), need(grammar="rules"), ALWAYS_SPLIT, True,
+            able(grammars=("regex",)),
+            need(grammar="rules"),
+            ALWAYS_SPLIT,
+            True,
             "d1: cannot make output match a grammar",
         ),
         (able(params=("bad_words",)), need(params=("bad_words", "later")), ALWAYS_SPLIT, True, "d1: cannot obey later"),
         (able(adapters=LAW), need(adapter="chess"), ALWAYS_SPLIT, True, "d1: has no adapter chess"),
         (ROLLOUT[:2], need(adapter="sql", digest="digest-1"), ALWAYS_SPLIT, None, "d0: has another adapter sql"),
     ],
-)  # fmt: skip
+)
 def test_without_a_route_it_is_known_why_and_whether_that_lasts(workers, wanted, policy, lasting, why):
     found = choose(wanted, fleet(*workers), {}, policy)
     assert isinstance(found, NoRoute)

@@ -45,10 +45,12 @@ def relief(source: WorkerView, *others: WorkerView, tokens: int = 500) -> list[s
         ((worker("a", 10, free_blocks=40, asked_blocks=21),), {"a": "kv_cache"}),  # preempted ones want theirs
         ((worker("a", 0, free_blocks=0),), {}),
         # workers that leave or are unknown
-        ((worker("a", 40, draining=True),), {}), ((worker("a", 40, ready=False),), {}),
-        ((worker("a", 40, decode_cost=None),), {}), ((replace(worker("a", 40), role="prefill"),), {}),
+        ((worker("a", 40, draining=True),), {}),
+        ((worker("a", 40, ready=False),), {}),
+        ((worker("a", 40, decode_cost=None),), {}),
+        ((replace(worker("a", 40), role="prefill"),), {}),
     ],
-)  # fmt: skip
+)
 def test_a_worker_is_hot_by_its_steps_or_its_arena(workers, expected):
     assert hot(*workers) == expected
 

@@ -67,8 +67,11 @@ STRICT = """{% for m in messages %}{% if not loop.first and m.role in ('system',
 {{ raise_exception('roles must alternate') }}{% endif %}{{ m.role[0] }}({{ m.content }}){% endfor %}"""
 ROLES = {"s": "system", "u": "user", "a": "assistant"}
 ORDERS = [
-    ("ssuu", "s(0\n1)u(2\n3)"), ("suas", "s(0)u(1)a(2)u(3)"), ("uusau", "u(0\n1\n2)a(3)u(4)"), ("uau", "u(0)a(1)u(2)"),
-]  # fmt: skip
+    ("ssuu", "s(0\n1)u(2\n3)"),
+    ("suas", "s(0)u(1)a(2)u(3)"),
+    ("uusau", "u(0\n1\n2)a(3)u(4)"),
+    ("uau", "u(0)a(1)u(2)"),
+]
 
 
 @pytest.mark.parametrize(("order", "shown"), ORDERS)

@@ -67,11 +67,13 @@ def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(da
 
 
 WAITS = [  # stop strings, pieces, and what is shown of each
-    ([], ["any", "thing"], ["any", "thing"]), (["END"], ["the E", "N", "D of it"], ["the ", "", ""]),
-    (["END"], ["the E", "N", "T"], ["the ", "", "ENT"]), (["ab", "b"], ["xa", "bc", "d"], ["x", "", ""]),
+    ([], ["any", "thing"], ["any", "thing"]),
+    (["END"], ["the E", "N", "D of it"], ["the ", "", ""]),
+    (["END"], ["the E", "N", "T"], ["the ", "", "ENT"]),
+    (["ab", "b"], ["xa", "bc", "d"], ["x", "", ""]),
     (["\n\n"], ["one\n", "two\n", "\n"], ["one", "\ntwo", ""]),
     (["a" * 1000 + "b"], ["a" * 1000, "aa", "a"], ["", "aa", "a"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("stops", "pieces", "shown"), WAITS)

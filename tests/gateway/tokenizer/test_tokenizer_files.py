@@ -210,13 +210,15 @@ def test_a_git_lfs_pointer_is_refused_with_the_way_to_fetch_it(tmp_path, trained
     ("changes", "text"),
     [
         ({"pre": "superbpe"}, "superbpe.*smollm, refact, gpt-2, llama-bpe, dbrx"),
-        ({"model": "bert"}, "'bert'.*gpt2, llama"), ({"model": "llama"}, "scores has to be a list of 493"),
+        ({"model": "bert"}, "'bert'.*gpt2, llama"),
+        ({"model": "llama"}, "scores has to be a list of 493"),
         ({"model": "llama", "token_scores": [0.0]}, "scores has to be a list of 493"),
         ({"model": "llama", "token_scores": [float("nan")] * 493}, "scores.*finite"),
         ({"model": "llama", "token_scores": [-1000.0] * 493}, "scores are -1000.*rank"),
-        ({"eos_token_id": 10**6}, "eos_token_id"), ({"chat_template": "{% for %}"}, "template is broken"),
+        ({"eos_token_id": 10**6}, "eos_token_id"),
+        ({"chat_template": "{% for %}"}, "template is broken"),
     ],
-)  # fmt: skip
+)
 def test_a_gguf_that_cannot_be_read_is_refused(tmp_path, trained, changes, text):
     with pytest.raises(TokenizeError, match=text):
         ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, **changes))

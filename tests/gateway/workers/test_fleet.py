@@ -90,18 +90,25 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
 @pytest.mark.parametrize(
     ("change", "opens"),
     [
-        ({}, False), ({"free_blocks": 50, "running": 4, "queue_tokens": 90, "credits": 5}, False),
-        ({"running": 6, "paused": 3}, False), (lambda fleet: fleet.sent("u0", queued=1, held=1), False),
-        ({"free_blocks": 101}, True), ({"cached_blocks": 1}, True), ({"paused_blocks": 1}, True),
+        ({}, False),
+        ({"free_blocks": 50, "running": 4, "queue_tokens": 90, "credits": 5}, False),
+        ({"running": 6, "paused": 3}, False),
+        (lambda fleet: fleet.sent("u0", queued=1, held=1), False),
+        ({"free_blocks": 101}, True),
+        ({"cached_blocks": 1}, True),
+        ({"paused_blocks": 1}, True),
         ({"paused": 1}, True),  # it leaves its slot to another
-        ({"running": 2}, True), ({"credits": 9}, True),
+        ({"running": 2}, True),
+        ({"credits": 9}, True),
         ({"queue_tokens": 49}, True),  # a shorter queue
         ({"prefill_rate": 1.0}, True),
         ({"draining": True}, True),  # others may be forgiven now
-        (lambda fleet: fleet.disconnected("u0", "silent", "why"), True), (lambda fleet: fleet.list("u0", False), True),
-        (lambda fleet: fleet.greeted("u0", hello(epoch="e2")), True), (lambda fleet: fleet.remove("u0"), True),
+        (lambda fleet: fleet.disconnected("u0", "silent", "why"), True),
+        (lambda fleet: fleet.list("u0", False), True),
+        (lambda fleet: fleet.greeted("u0", hello(epoch="e2")), True),
+        (lambda fleet: fleet.remove("u0"), True),
     ],
-)  # fmt: skip
+)
 def test_an_opening_is_what_may_let_something_start(fleet, change, opens):
     crowded = {"queue_tokens": 50, "slots": 2, "running": 3}
     fleet.loaded("u0", load(**crowded))

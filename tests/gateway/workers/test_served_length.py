@@ -16,11 +16,13 @@ LEAVING = worker("d2", max_length=100, draining=True)
 @pytest.mark.parametrize(
     ("given", "declared", "workers", "longest"),
     [
-        (4096, 8192, ("d0",), 4096), (None, 8192, (), 8192), (None, None, (), LONGEST),
+        (4096, 8192, ("d0",), 4096),
+        (None, 8192, (), 8192),
+        (None, None, (), LONGEST),
         (None, 8192, ("p0", "d0", "d1"), 5000),
     ],
     ids=["the setting", "what the model declares", "unknown", "the shortest of all workers"],
-)  # fmt: skip
+)
 def test_the_longest_sequence(given, declared, workers, longest):
     snapshot = FleetSnapshot((*[WORKERS[name] for name in workers], LEAVING))
     assert ServedLength(SimpleNamespace(snapshot=lambda: snapshot), given, declared).tokens() == longest

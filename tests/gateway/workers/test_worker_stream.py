@@ -258,11 +258,14 @@ async def test_a_workers_file_that_is_missing_or_broken_changes_nothing(tmp_path
 @pytest.mark.parametrize(
     "content",
     [
-        b"{}", b'[{"worker": "a"}]', b'[{"worker": "a", "address": "b"}]', b'[{"worker": "a", "address": "b:0"}]',
+        b"{}",
+        b'[{"worker": "a"}]',
+        b'[{"worker": "a", "address": "b"}]',
+        b'[{"worker": "a", "address": "b:0"}]',
         b'[{"worker": "a", "address": "b:1"}, {"worker": "a", "address": "c:1"}]',
         b'[{"worker": "a", "address": "b:1", "port": 1}]',
     ],
-)  # fmt: skip
+)
 def test_bad_workers_files_are_refused(content):
     with pytest.raises(BadWorkersFile):
         parse_workers(content)

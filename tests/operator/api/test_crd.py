@@ -19,17 +19,20 @@ FILLED_IN = {
     for part, fields in {
         "engine": "blockSize chunkTokens dtype hangTimeout kvCacheDtype kvCacheMemory numerics "
         "outputReservation runner",
-        "prefill": "parallelism.tensor resources", "decode": "parallelism.tensor resources",
+        "prefill": "parallelism.tensor resources",
+        "decode": "parallelism.tensor resources",
         "gateway": "accessLog defaultDeadline replicas toolCallParser trustedProxies",
         "routing": "localPrefillBelowTokens whenPrefillUnavailable",
         "routing.weights": "kvCacheUtilization prefixCache stepTime",
         "scaling": "idleAfter maxDecodePerPrefill maxPrefillPerDecode mode scaleDownStabilization",
         "rollout": "autoRollback maxSurge maxUnavailable progressDeadline",
-        "transfer": "checksum onFailure required transport", "drain": "deadline", "slo": "tpot ttft",
+        "transfer": "checksum onFailure required transport",
+        "drain": "deadline",
+        "slo": "tpot ttft",
         "tracing": "samplingRatePerMillion",
     }.items()
     for field in fields.split()
-}  # fmt: skip
+}
 
 
 def test_files_are_made_from_the_types():

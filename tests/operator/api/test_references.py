@@ -69,13 +69,17 @@ def _key(field):
         (_worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]), [("containers[worker].envFrom", "ConfigMap", "x")]),
         (_worker(env=[_key("configMapKeyRef")]), [("containers[worker].env[A]", "ConfigMap", "x", "k")]),
         # Optional, or not a reference.
-        (_volume(secret={"secretName": "x", "optional": True}), []), (_volume(emptyDir={}), []),
-        (_volume(secret="x"), []), (_worker(env=[{"name": "A", "value": "b"}]), []), (_worker(env="none"), []),
+        (_volume(secret={"secretName": "x", "optional": True}), []),
+        (_volume(emptyDir={}), []),
+        (_volume(secret="x"), []),
+        (_worker(env=[{"name": "A", "value": "b"}]), []),
+        (_worker(env="none"), []),
         (_volume(configMap={"name": "x", "optional": True}), []),
-        (_volume(secret={"secretName": "../../elsewhere/secrets/x"}), []), (_volume(secret={"secretName": ""}), []),
+        (_volume(secret={"secretName": "../../elsewhere/secrets/x"}), []),
+        (_volume(secret={"secretName": ""}), []),
         ({"template": {"spec": {"volumes": "none", "containers": 3}}}, []),
     ],
-)  # fmt: skip
+)
 def test_template_names_what_its_pods_need(build, pool, references):
     for part in ("decode", "gateway"):
         here = f"spec.{part}.template.spec"

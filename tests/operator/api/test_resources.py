@@ -64,11 +64,15 @@ def test_wrong_spec_is_refused_with_its_path(build, spec, path, message):
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"kind": "Deployment"}, "kind"), ({"apiVersion": "v1"}, "apiVersion"), ({"metadata": {}}, "metadata.name"),
-        ({"metadata": {"name": "Not_A_Name"}}, "metadata.name"), ({"metadata": {"name": "a" * 60}}, "metadata.name"),
-        ({"spec": None}, "spec"), ({"status": {}}, "status"),
+        ({"kind": "Deployment"}, "kind"),
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"metadata": {}}, "metadata.name"),
+        ({"metadata": {"name": "Not_A_Name"}}, "metadata.name"),
+        ({"metadata": {"name": "a" * 60}}, "metadata.name"),
+        ({"spec": None}, "spec"),
+        ({"status": {}}, "status"),
     ],
-)  # fmt: skip
+)
 def test_wrong_top_level_is_refused_with_its_path(build, change, path):
     assert path in dict(_refused(build() | change))
 
@@ -76,12 +80,16 @@ def test_wrong_top_level_is_refused_with_its_path(build, change, path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a manifest is a mapping"), ("- a\n- b", "a manifest is a mapping"), ("a: b: c", "line 1, column 5"),
-        ("kind: a\nkind: b", "'kind' is a duplicate key"), ("a: [1", "line 1"),
-        ("? [a, b]\n: 1", "a key must be plain text"), ("a: !!python/object:os.system {}", "line 1"),
+        ("", "a manifest is a mapping"),
+        ("- a\n- b", "a manifest is a mapping"),
+        ("a: b: c", "line 1, column 5"),
+        ("kind: a\nkind: b", "'kind' is a duplicate key"),
+        ("a: [1", "line 1"),
+        ("? [a, b]\n: 1", "a key must be plain text"),
+        ("a: !!python/object:os.system {}", "line 1"),
         ("a: 1\n---\nb: 2", "found another document"),
     ],
-)  # fmt: skip
+)
 def test_text_that_is_no_manifest_is_refused(text, message):
     with pytest.raises(ManifestError) as caught:
         parsing.parse(text)

@@ -165,10 +165,12 @@ CASES = {
     ("model.adapters", "paths must not"): (_adapters({"path": "/a/../b"}, CLAIM), _adapters({"path": "/a/..b"}, CLAIM)),
     ("model.adapters", "maxRank must"): (_adapters(PATH, maxRank=65), _adapters(PATH, CLAIM, maxRank=64)),
     ("model.adapters", "names must differ from one"): (
-        _adapters(PATH, CLAIM, names="aa"), _adapters(PATH, CLAIM, names="aA"),
+        _adapters(PATH, CLAIM, names="aa"),
+        _adapters(PATH, CLAIM, names="aA"),
     ),
     ("model.adapters", "names must differ from metadata.name"): (
-        _adapters(PATH, names=["demo"]), _adapters(PATH, names=["demo"], model={"servedName": "base"}),
+        _adapters(PATH, names=["demo"]),
+        _adapters(PATH, names=["demo"], model={"servedName": "base"}),
     ),
     ("model.adapterVolumes", "exactly one"): (_volumes(PATH, PATH | {"claim": "b"}), _volumes(PATH, {"claim": "b"})),
     ("model.adapterVolumes", "paths must not"): (_volumes({"path": "/a/.."}), _volumes({"path": "/a/..b"})),
@@ -178,7 +180,8 @@ CASES = {
     ("engine.chunkTokens", "must"): (_engine(chunkTokens=31, blockSize=32), _engine(chunkTokens=32, blockSize=32)),
     ("engine.numerics", "Invariant"): (_engine(numerics="Invariant"), _engine(numerics="Fast")),
     ("engine.kvCacheDtype", "must be Auto, FP8 or"): (
-        _engine(dtype="BFloat16", kvCacheDtype="Float32"), _engine(dtype="Float32", kvCacheDtype="BFloat16"),
+        _engine(dtype="BFloat16", kvCacheDtype="Float32"),
+        _engine(dtype="Float32", kvCacheDtype="BFloat16"),
     ),
     ("model.source.path", "must be absolute"): (_source(path="models/a"), _source(path="/models/a")),
     ("model.adapters", "paths of"): (_adapters({"path": "a"}, CLAIM), _adapters(PATH, CLAIM)),
@@ -189,32 +192,40 @@ CASES = {
     },
     ("gateway.apiKeys", "exactly one"): (_gateway(apiKeys=SECRET | PATH), _gateway(apiKeys=SECRET)),
     ("gateway.tls", "exactly one"): (_gateway(tls=SECRET | PATH), _gateway(tls=SECRET)),
-    **_of_hosts("httpRoute", "hostnames", parentRefs=[{"name": "public"}]), **_of_hosts("ingress", "hosts"),
+    **_of_hosts("httpRoute", "hostnames", parentRefs=[{"name": "public"}]),
+    **_of_hosts("ingress", "hosts"),
     ("gateway.limits.maxPendingBodiesSize", "must be at least twice maxBodySize"): (
         _gateway(limits={"maxBodySize": "48.1Mi"}),
         _gateway(limits={"maxBodySize": "64Mi", "maxPendingBodiesSize": "128Mi"}),
     ),
     ("gateway.responseStore", "only"): (_gateway(responseStore={}, replicas=2), _gateway(responseStore={})),
     ("gateway.tenantTokensPerMinute", "needs apiKeys"): (
-        _gateway(tenantTokensPerMinute=QUOTAS), _gateway(tenantTokensPerMinute=QUOTAS, trustedProxies=["10.0.0.0/8"]),
+        _gateway(tenantTokensPerMinute=QUOTAS),
+        _gateway(tenantTokensPerMinute=QUOTAS, trustedProxies=["10.0.0.0/8"]),
     ),
     ("gateway.tenantMaxOutputTokens", "needs apiKeys"): (
-        _gateway(tenantMaxOutputTokens=QUOTAS), _gateway(tenantMaxOutputTokens=QUOTAS, trustedProxies=["10.0.0.0/8"]),
+        _gateway(tenantMaxOutputTokens=QUOTAS),
+        _gateway(tenantMaxOutputTokens=QUOTAS, trustedProxies=["10.0.0.0/8"]),
     ),
     ("transfer.required", "only allowed with"): (_transfer(required=True), _transfer(required=True, transport="TCP")),
     ("transfer.rdma", "only allowed with transport"): (_rdma(transport="TCP"), _rdma(transport="Auto")),
     ("transfer.rdma.hugePages.memory", "must be a multiple"): (
-        _huge_pages(*RATIOS, pageSize="1Gi", memory="1.5Gi"), _huge_pages(*RATIOS, memory="1.5Gi"),
+        _huge_pages(*RATIOS, pageSize="1Gi", memory="1.5Gi"),
+        _huge_pages(*RATIOS, memory="1.5Gi"),
     ),
     ("rollout", "maxSurge and"): (_rollout(0, 0), _rollout(0, 1)),
     ("scaling.decode.max", "must be"): (_bounds(EMPTY, EMPTY | {"max": 0}), _bounds(EMPTY, EMPTY | {"max": 1})),
     ("scaling.decode.min", "can be 0 only"): (_bounds(ONE, EMPTY), _bounds(EMPTY, EMPTY)),
     ("scaling.prefill.min", "can be 0 only"): (_bounds(EMPTY, ONE, **WAIT), _bounds(EMPTY, ONE)),
     ("decode.replicas", "must be at least 1"): (_fixed(decode=0), _fixed(decode=1)),
-    ("scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)), **_of_role("prefill"), **_of_role("decode"),
-    **_of_resources("prefill"), **_of_resources("decode"), **_of_resources("gateway"),
+    ("scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)),
+    **_of_role("prefill"),
+    **_of_role("decode"),
+    **_of_resources("prefill"),
+    **_of_resources("decode"),
+    **_of_resources("gateway"),
     **_of_resources("model.source.huggingFace"),
-}  # fmt: skip
+}
 
 
 def _case(rule):
@@ -265,20 +276,29 @@ def test_rule_refuses_what_breaks_it_and_nothing_more(request, problems, rule):
     ("spec", "expected"),
     [
         (_resources("decode", requests={"cpu": "0"}), "cpu must be greater than 0"),
-        (_resources("decode", requests={"cpu": "1m"}), ""), ({"drain": {"deadline": "0.9ms"}}, "1ms to 168h"),
-        ({"drain": {"deadline": "1ms"}}, ""), ({"drain": {"deadline": "168h"}}, ""),
-        ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"), (_rollout("0%", 0), "must not both be 0"),
-        (_rollout(0, "0%"), "must not both be 0"), (_rollout("0%", "1%"), ""), (_engine(kvCacheMemory="1Pi"), ""),
-        (_engine(kvCacheMemory="Auto"), ""), (_engine(kvCacheMemory="1025Ti"), "1Mi to 1Pi"),
-        (_engine(kvCacheMemory="1Mi"), ""), (_engine(kvCacheMemory="1023.9Ki"), "1Mi to 1Pi"),
-        (_engine(kvCacheMemory="10000000.5"), ""), (_engine(kvCacheMemory="0.5Gi"), ""),
+        (_resources("decode", requests={"cpu": "1m"}), ""),
+        ({"drain": {"deadline": "0.9ms"}}, "1ms to 168h"),
+        ({"drain": {"deadline": "1ms"}}, ""),
+        ({"drain": {"deadline": "168h"}}, ""),
+        ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"),
+        (_rollout("0%", 0), "must not both be 0"),
+        (_rollout(0, "0%"), "must not both be 0"),
+        (_rollout("0%", "1%"), ""),
+        (_engine(kvCacheMemory="1Pi"), ""),
+        (_engine(kvCacheMemory="Auto"), ""),
+        (_engine(kvCacheMemory="1025Ti"), "1Mi to 1Pi"),
+        (_engine(kvCacheMemory="1Mi"), ""),
+        (_engine(kvCacheMemory="1023.9Ki"), "1Mi to 1Pi"),
+        (_engine(kvCacheMemory="10000000.5"), ""),
+        (_engine(kvCacheMemory="0.5Gi"), ""),
         (_gateway(tenantTokensPerMinute={"*": 6000}), ""),
-        ({"drain": {"deadline": "30s1m"}, "slo": {"tpot": "1ms"}}, ""), (_rollout("25%", "100%"), ""),
+        ({"drain": {"deadline": "30s1m"}, "slo": {"tpot": "1ms"}}, ""),
+        (_rollout("25%", "100%"), ""),
         (_rollout(10_000, "0%"), ""),
         *((_source(image=name), "") for name in ("models", "registry.example:5000/team/a-b__c.d:v1.2_x", "Host/a")),
         *((_source(image=f"a{tag}@sha256:" + digit * 64), "") for tag, digit in (("/b", "0"), (":1", "f"))),
     ],
-)  # fmt: skip
+)
 def test_values_at_the_end_of_a_range_are_accepted_and_mean_the_same_on_the_server(problems, spec, expected):
     messages = [message for _, message in problems(spec)]
     assert len(messages) == bool(expected)
@@ -300,10 +320,13 @@ def _gpus(prefill, decode, *, kind="limits", **more):
     ("spec", "blamed"),
     [
         # Fixed sizes keep the ratio; a service without a prefill pool has none.
-        (_fixed(1, 5), ["spec.scaling.maxDecodePerPrefill"]), (_fixed(1, 4), []), (_fixed(0, 5), []),
+        (_fixed(1, 5), ["spec.scaling.maxDecodePerPrefill"]),
+        (_fixed(1, 4), []),
+        (_fixed(0, 5), []),
         (_fixed(5, 1), ["spec.scaling.maxPrefillPerDecode"]),
         # Bounds that are left out keep it, too.
-        ({"scaling": {"decode": {"max": 9}}}, []), (_bounds({"max": 0}, {"min": 9, "max": 9}), []),
+        ({"scaling": {"decode": {"max": 9}}}, []),
+        (_bounds({"max": 0}, {"min": 9, "max": 9}), []),
         (_bounds({"max": 0}, EMPTY), []),
         # Huge pages of one size are requested in one place.
         *((_pages(kind, "2Mi"), ["spec.decode.resources"]) for kind in ("requests", "limits")),
@@ -312,7 +335,8 @@ def _gpus(prefill, decode, *, kind="limits", **more):
         *((_gpus(1, None, kind=kind), ["spec.decode.resources"]) for kind in ("requests", "limits")),
         *((_gpus(None, count), ["spec.prefill.resources"]) for count in (1, "1", "1000m")),
         *((spec, []) for spec in (_gpus(1, 1), _gpus(0, 0), _gpus(None, 1, scaling={"prefill": {"max": 0}}))),
-        (_gpus(None, 1, **PACED), []), (_gpus(1, 2), ["spec.decode.resources"]),
+        (_gpus(None, 1, **PACED), []),
+        (_gpus(1, 2), ["spec.decode.resources"]),
         (_engine(dtype="Float16"), ["spec.engine.dtype"]),
         *((_gpus(1, 1, **_engine(dtype=each)), []) for each in ("Float16", "BFloat16")),
         (_gpus(1, 1, **_engine(dtype="Float32")), ["spec.engine.dtype"]),
@@ -325,7 +349,7 @@ def _gpus(prefill, decode, *, kind="limits", **more):
         (_gpus(1, 1, **_engine(blockSize=64)), []),
         (_transfer(rdma={"resource": GPU}), ["spec.transfer.rdma.resource"]),
     ],
-)  # fmt: skip
+)
 def test_contradiction_is_blamed_on_one_field(problems, spec, blamed):
     assert [path for path, _ in problems(spec)] == blamed
 
@@ -345,16 +369,18 @@ def _beyond_ratio(decode, ratio, prefill):
     [
         (_budget(3), "gpuBudget", f"{BEYOND_BUDGET}decode 2 × 1 + prefill 1 × 2 = 4 > 3"),
         (  # decode's minimum needs two prefill workers
-            _budget(8) | {"scaling": {"gpuBudget": 8, "decode": {"min": 5, "max": 5}}}, "gpuBudget",
+            _budget(8) | {"scaling": {"gpuBudget": 8, "decode": {"min": 5, "max": 5}}},
+            "gpuBudget",
             f"{BEYOND_BUDGET}decode 5 × 1 + prefill 2 × 2 = 9 > 8",
         ),
         (_ratio("decode", 7), "maxDecodePerPrefill", _beyond_ratio(7, 2, 3)),
         (_fixed(1, 5), "maxDecodePerPrefill", _beyond_ratio(5, 4, 1)),
         (
-            {"scaling": {"decode": EMPTY}}, "decode.min",
+            {"scaling": {"decode": EMPTY}},
+            "decode.min",
             "can be 0 only if prefill.min is 0, too: decode 0, prefill 1: prefill workers need a decode worker",
         ),
     ],
-)  # fmt: skip
+)
 def test_sizes_that_contradict_each_other_are_refused_with_the_arithmetic(build, breaks, path, message):
     assert _problems(build(**breaks)) == [(f"spec.scaling.{path}", message)]

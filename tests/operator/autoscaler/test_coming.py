@@ -74,13 +74,15 @@ def test_prefill_lets_through_what_ready_workers_compute_also_where_fewer_are_to
 @pytest.mark.parametrize(
     ("given", "rows"),
     [
-        ({"blocks": Blocks(10_000, 0, 0)}, 0.9 * 64), ({"blocks": Blocks(500, 0, 400, quarantined=100)}, 0.9 * FULL),
+        ({"blocks": Blocks(10_000, 0, 0)}, 0.9 * 64),
+        ({"blocks": Blocks(500, 0, 400, quarantined=100)}, 0.9 * FULL),
         ({"decode_cost": DecodeCost(0.01, 0.004)}, (0.09 - 0.01) / 0.004),
         ({"decode_cost": DecodeCost(0.01, 0.001, 1e-5)}, (0.09 - 0.01) / (0.001 + 264e-5)),
         ({"decode_cost": DecodeCost(0.01, 0.5)}, 1.0),  # one is always served
-        ({"decode_cost": DecodeCost(0.2, 0.01)}, FULL), ({"decode_cost": DecodeCost(0.095, 0.001)}, FULL),
+        ({"decode_cost": DecodeCost(0.2, 0.01)}, FULL),
+        ({"decode_cost": DecodeCost(0.095, 0.001)}, FULL),
     ],
-)  # fmt: skip
+)
 def test_a_full_worker_is_full_by_its_slots_blocks_or_the_time_of_a_step(given, rows):
     worker = decoder(**{"blocks": Blocks(1000, 0, 0), **given})
     assert _coming(_traffic(), worker).numbers["rows"] == pytest.approx(rows)

@@ -27,6 +27,7 @@ def _wishes(known, current, windows=None, now=0.0):
 
 
 def _grown(known: Signals, factor: int) -> Signals:
+
     def more(lengths):
         return tuple(PromptLengths(each.least, each.requests * factor, each.tokens * factor) for each in lengths)
 

@@ -37,17 +37,19 @@ def test_decisions_continue_their_windows():
 @pytest.mark.parametrize(
     "signals",
     [
-        Signals((prefiller(), decoder()), None), Signals((prefiller(), decoder()), arriving(1, 100)),
+        Signals((prefiller(), decoder()), None),
+        Signals((prefiller(), decoder()), arriving(1, 100)),
         Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), waiting=prompts(1, 100))),
         Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), queued=1)),
         Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), output=OutputLengths(10.0, 0.0))),
         Signals((prefiller(queue_tokens=5), decoder()), NO_TRAFFIC),
         Signals((prefiller(queue_tokens=None), decoder()), NO_TRAFFIC),
-        Signals((prefiller(), decoder(running=1)), NO_TRAFFIC), Signals((prefiller(), decoder(waiting=1)), NO_TRAFFIC),
+        Signals((prefiller(), decoder(running=1)), NO_TRAFFIC),
+        Signals((prefiller(), decoder(waiting=1)), NO_TRAFFIC),
         Signals((prefiller(), decoder(ready=False)), NO_TRAFFIC),
         Signals((prefiller(), decoder(draining=True)), NO_TRAFFIC),
     ],
-)  # fmt: skip
+)
 def test_a_service_with_traffic_or_without_signals_is_not_idle(signals):
     assert _stable_for(signals) == 0.0
 

@@ -31,9 +31,13 @@ CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 PAUSE = 0.1  # seconds between questions, which take most of the processor time of an API server
 QUICK = main.Timings(
-    terms=Terms(duration=3, renew_within=2.0, retry=0.2), claims=Terms(duration=3, renew_within=2.0, retry=0.2),
-    audit=2.0, retries=Retries(first=0.05, longest=0.5), read=5.0, silence=4.0,
-)  # fmt: skip
+    terms=Terms(duration=3, renew_within=2.0, retry=0.2),
+    claims=Terms(duration=3, renew_within=2.0, retry=0.2),
+    audit=2.0,
+    retries=Retries(first=0.05, longest=0.5),
+    read=5.0,
+    silence=4.0,
+)
 
 
 @dataclass
@@ -127,11 +131,17 @@ class Space:
         """The operator, in this process, for this namespace only."""
         settings = OperatorSettings(
             **{
-                "namespaces": (self.name,), "engine_image": "engine:test", "gateway_image": "gateway:test",
-                "image_pull_policy": "IfNotPresent", "image_pull_secrets": (), "lease_namespace": self.name,
-                "identity": identity, "http_port": 0, **given,
+                "namespaces": (self.name,),
+                "engine_image": "engine:test",
+                "gateway_image": "gateway:test",
+                "image_pull_policy": "IfNotPresent",
+                "image_pull_secrets": (),
+                "lease_namespace": self.name,
+                "identity": identity,
+                "http_port": 0,
+                **given,
             }
-        )  # fmt: skip
+        )
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(
             main.serve(settings, lambda: self.api.configuration(url), QUICK, port.set_result), name=identity

@@ -16,7 +16,8 @@ async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_no
     s, operator, build, plural, item, named
 ):
     """Labels and an owner reference would make it the service's, and end it with that. A service `demo` and an access
-    token `demo-token` are names that one user may well choose."""
+    token `demo-token` are names that one user may well choose.
+    """
     status, before = await s.call("POST", plural, item)
     assert status == 201, before
     await s.make(build())

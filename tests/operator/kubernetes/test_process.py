@@ -33,17 +33,19 @@ async def test_process_reconciles_and_gives_the_lease_back(s, build, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ("--lease-namespace=X", "--lease-namespace"), ("", "--lease-namespace"),
+        ("--lease-namespace=X", "--lease-namespace"),
+        ("", "--lease-namespace"),
         ("--lease-namespace=x --namespace=No_Name", "--namespace"),
         ("--lease-namespace=x --engine-image=", "--engine-image"),
-        ("--lease-namespace=x --http-port=70000", "--http-port"), ("--lease-namespace=x --identity=-", "--identity"),
+        ("--lease-namespace=x --http-port=70000", "--http-port"),
+        ("--lease-namespace=x --identity=-", "--identity"),
         ("--lease-namespace=x --token-role=r", "--service-account"),
         ("--lease-namespace=x --ignore-namespace=No_Name", "--ignore-namespace"),
         ("--lease-namespace=x --ignore-namespace=a --namespace=b", "--ignore-namespace"),
         ("--lease-namespace=x --gpu-resource=gpu", "--gpu-resource"),
         ("--lease-namespace=x --tracing-endpoint=collector:4318", "--tracing-endpoint"),
     ],
-)  # fmt: skip
+)
 def test_wrong_setting_is_refused_by_its_name(flags, named, monkeypatch, capsys):
     monkeypatch.delenv("LEGATO_NAMESPACE", raising=False)
     try:

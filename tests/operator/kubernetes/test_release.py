@@ -74,7 +74,8 @@ def _without_release(tools):
 def _delete_crds(tools):
     """Once objects of every CRD can be listed. Where one is deleted right after a change, or before its first use, the
     API server fails with "storage is (re)initializing", which it writes into the CRD: that changes it again, and tries
-    come farther and farther apart."""
+    come farther and farther apart.
+    """
     crds = tools.kubectl("get", "crd", PART_OF, "--output=name").split()
     until = time.monotonic() + 120
     for kind in [name.partition("/")[2] for name in crds]:
@@ -86,7 +87,8 @@ def _delete_crds(tools):
 
 def test_crds_are_adopted_brought_up_to_date_and_rolled_back(tools, older):
     """As docs/kubernetes.md says: those of kubectl and of another release. Without the flag, Helm refuses and changes
-    nothing."""
+    nothing.
+    """
     with _without_release(tools):
         tools.kubectl("create", f"--filename={older / 'files' / 'crds'}")
         assert "invalid ownership metadata" in _helm(tools, "install", "legato", SYSTEM, refused=True)

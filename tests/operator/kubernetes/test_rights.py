@@ -23,16 +23,27 @@ EVERYBODY = {
 }
 OPERATOR = {
     "inferenceservices.serving.legato.dev": {"get", "list", "watch", "patch"},
-    "inferenceservices.serving.legato.dev/status": {"patch", "update"}, "workerpools.serving.legato.dev": OWNED,
-    "workerpools.serving.legato.dev/status": {"patch", "update"}, "pods": OWNED, "services": OWNED,
-    "serviceaccounts": OWNED, "controllerrevisions.apps": OWNED, "deployments.apps": OWNED,
-    "replicasets.apps": {"get", "list", "watch"}, "poddisruptionbudgets.policy": OWNED,
-    "networkpolicies.networking.k8s.io": OWNED, "ingresses.networking.k8s.io": OWNED - {"watch"},
-    "httproutes.gateway.networking.k8s.io": OWNED - {"watch"}, "roles.rbac.authorization.k8s.io": OWNED,
-    "rolebindings.rbac.authorization.k8s.io": OWNED, "endpointslices.discovery.k8s.io": {"get", "list", "watch"},
-    "persistentvolumeclaims": {"get"}, "events.events.k8s.io": {"get", "list", "create", "patch"},
-    "leases.coordination.k8s.io": {"create"}, "leases.coordination.k8s.io/legato-services": {"get", "update", "delete"},
-}  # fmt: skip
+    "inferenceservices.serving.legato.dev/status": {"patch", "update"},
+    "workerpools.serving.legato.dev": OWNED,
+    "workerpools.serving.legato.dev/status": {"patch", "update"},
+    "pods": OWNED,
+    "services": OWNED,
+    "serviceaccounts": OWNED,
+    "controllerrevisions.apps": OWNED,
+    "deployments.apps": OWNED,
+    "replicasets.apps": {"get", "list", "watch"},
+    "poddisruptionbudgets.policy": OWNED,
+    "networkpolicies.networking.k8s.io": OWNED,
+    "ingresses.networking.k8s.io": OWNED - {"watch"},
+    "httproutes.gateway.networking.k8s.io": OWNED - {"watch"},
+    "roles.rbac.authorization.k8s.io": OWNED,
+    "rolebindings.rbac.authorization.k8s.io": OWNED,
+    "endpointslices.discovery.k8s.io": {"get", "list", "watch"},
+    "persistentvolumeclaims": {"get"},
+    "events.events.k8s.io": {"get", "list", "create", "patch"},
+    "leases.coordination.k8s.io": {"create"},
+    "leases.coordination.k8s.io/legato-services": {"get", "update", "delete"},
+}
 LEADER = {
     "leases.coordination.k8s.io": {"create"},
     "leases.coordination.k8s.io/legato-operator": {"get", "update"},
@@ -58,11 +69,15 @@ def tools(programs):
 @pytest.mark.parametrize(
     ("account", "namespace", "rights"),
     [
-        (CLUSTER, "elsewhere", OPERATOR | BIND), (CLUSTER, SYSTEM, OPERATOR | BIND | LEADER),
-        (NAMESPACED, "team", OPERATOR | SECRETS), (NAMESPACED, "team-b", OPERATOR | SECRETS),
-        (NAMESPACED, TENANT, LEADER), (NAMESPACED, "elsewhere", {}), (NAMESPACED, "kube-system", {}),
+        (CLUSTER, "elsewhere", OPERATOR | BIND),
+        (CLUSTER, SYSTEM, OPERATOR | BIND | LEADER),
+        (NAMESPACED, "team", OPERATOR | SECRETS),
+        (NAMESPACED, "team-b", OPERATOR | SECRETS),
+        (NAMESPACED, TENANT, LEADER),
+        (NAMESPACED, "elsewhere", {}),
+        (NAMESPACED, "kube-system", {}),
     ],
-)  # fmt: skip
+)
 def test_the_operator_has_exactly_these_rights(tools, account, namespace, rights):
     assert _rights(tools, account, namespace) == rights
 

@@ -78,6 +78,7 @@ async def dog(around):
 
 @pytest.fixture
 def audits(around, dog):
+
     async def wait(count):
         wanted = around.audits + count
         async with asyncio.timeout(30):

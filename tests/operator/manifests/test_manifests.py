@@ -131,12 +131,14 @@ LOST = "node.kubernetes.io/unreachable"
     [
         ({"key": LOST, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}, [600]),
         ({"key": LOST, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}, [5]),
-        ({"key": LOST, "operator": "Exists"}, [None]), ({"key": LOST, "effect": "NoExecute"}, [None]),
+        ({"key": LOST, "operator": "Exists"}, [None]),
+        ({"key": LOST, "effect": "NoExecute"}, [None]),
         ({"key": LOST, "operator": "Equal", "value": "x", "effect": "NoExecute"}, [30, None]),
         ({"key": LOST, "operator": "Exists", "effect": "NoSchedule"}, [30, None]),
-        ({"operator": "Exists", "effect": "NoExecute"}, [30]), ({"key": "spot", "operator": "Exists"}, [30]),
+        ({"operator": "Exists", "effect": "NoExecute"}, [30]),
+        ({"key": "spot", "operator": "Exists"}, [30]),
     ],
-)  # fmt: skip
+)
 def test_toleration_in_a_template_replaces_ours_of_the_same_taint(build, given, seconds):
     """Kubernetes takes the shorter time of two for one taint: next to the operator's, none could be longer."""
     template = {"template": {"spec": {"tolerations": [given]}}}

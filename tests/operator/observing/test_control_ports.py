@@ -94,16 +94,21 @@ async def test_a_worker_drains_and_is_recalled_if_it_agrees(code, recalled):
 ELSEWHERE = {"status": 302, "headers": {"Location": "/elsewhere"}}
 NONSENSE = {
     HttpWorkers: {
-        "an error": {"body": json.dumps(STATE), "status": 503}, "no draining": {"body": '{"running": 1}'},
-        "not JSON": {"body": b"{"}, "a list": {"body": b"[]"},
+        "an error": {"body": json.dumps(STATE), "status": 503},
+        "no draining": {"body": '{"running": 1}'},
+        "not JSON": {"body": b"{"},
+        "a list": {"body": b"[]"},
         "not text": {"body": b"\xff", "content_type": "application/json"},
     },
     HttpGateways: {
-        "unauthorized": {"body": HOLDING, "status": 401}, "a negative time": {"body": HOLDING.replace(b"1.5", b"-1.5")},
-        "too long": {"body": HOLDING + b" " * gateway_api.MAX_BYTES}, "not JSON": {"body": b"{"},
-        "a list": {"body": b"[]"}, "not text": {"body": b"\xff"},
+        "unauthorized": {"body": HOLDING, "status": 401},
+        "a negative time": {"body": HOLDING.replace(b"1.5", b"-1.5")},
+        "too long": {"body": HOLDING + b" " * gateway_api.MAX_BYTES},
+        "not JSON": {"body": b"{"},
+        "a list": {"body": b"[]"},
+        "not text": {"body": b"\xff"},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +174,7 @@ async def test_a_gateway_is_waited_for_longer_than_it_is_asked():
 
 
 async def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
+
     async def answer(request):
         if "wait" in request.query:
             await asyncio.sleep(60)

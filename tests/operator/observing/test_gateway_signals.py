@@ -71,9 +71,11 @@ def test_two_gateways_give_the_same_sums_as_one(gateways, build):
         waiting = (LengthBucket(64, 2, 200),)
         one = gateways.look(build, pods[0], pods[2], gateway_0=told(10 * step, **held, waiting=waiting * 2))
         two = other.look(
-            build, *pods, gateway_0=told(5 * step, "a", **half, waiting=waiting),
+            build,
+            *pods,
+            gateway_0=told(5 * step, "a", **half, waiting=waiting),
             gateway_1=told(5 * step, "b", **half, waiting=waiting),
-        )  # fmt: skip
+        )
     assert one == two
     assert (one.traffic.seconds, one.traffic.arrivals) == (8.0, (PromptLengths(64, 40, 4000),))
     assert one.traffic.recent == one.traffic.arrivals

@@ -38,18 +38,22 @@ LEFT = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "dem
     ("role", "owners", "whose"),
     [
         # Pods of its pools and of its gateway.
-        ("decode", [POOL], MINE), ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "set")], MINE),
+        ("decode", [POOL], MINE),
+        ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "set")], MINE),
         ("gateway", [SERVICE], MINE),
         # Labels by themselves make no pod the service's, and a label that names no role makes it nobody's.
-        ("decode", [], OTHERS), ("decode", [POOL | {"controller": False}], OTHERS),
+        ("decode", [], OTHERS),
+        ("decode", [POOL | {"controller": False}], OTHERS),
         ("decode", [_owner(names.WORKER_POOL, "other-decode", "gone")], OTHERS),
         ("decode", [_owner(names.WORKER_POOL, "demo-prefill", "theirs")], OTHERS),
         ("decode", [_owner("ReplicaSet", "web-1", "web-set")], OTHERS),
         ("decode", [_owner("ReplicaSet", "demo-gateway-1", "gone")], OTHERS),
-        ("decode", [_owner(names.INFERENCE_SERVICE, "demo", "another")], OTHERS), ("other", [POOL], OTHERS),
+        ("decode", [_owner(names.INFERENCE_SERVICE, "demo", "another")], OTHERS),
+        ("other", [POOL], OTHERS),
         # Their pool was deleted.
         ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone")], UNSPOKEN),
-        ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone"), ALSO], MINE), ("decode", [ALSO], MINE),
+        ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone"), ALSO], MINE),
+        ("decode", [ALSO], MINE),
         ("decode", [_owner("ReplicaSet", "web-1", "web-set"), ALSO], OTHERS),
         ("decode", [ALSO | {"uid": "another"}], OTHERS),
         # Their Deployment was deleted: its ReplicaSet goes a moment later, and streams end in their pods.
@@ -60,7 +64,7 @@ LEFT = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "dem
         ("gateway", [_owner("StatefulSet", "demo-gateway-1", "gone")], OTHERS),
         ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "gone") | {"controller": False}], OTHERS),
     ],
-)  # fmt: skip
+)
 def test_pod_belongs_to_who_controls_it(role, owners, whose):
     pod = _object("Pod", "it", "pod", *owners)
     pod["metadata"] |= {"labels": {names.LABEL_ROLE: role}, "creationTimestamp": "2026-01-01T00:00:00Z"}

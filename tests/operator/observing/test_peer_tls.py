@@ -77,8 +77,11 @@ async def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by
     cluster = Secrets({"a": encoded, "empty": {}, "bad": {"ca.crt": "?"}, "mine": Forbidden("403")})
     service = parsing.read_service(build())
     pods = [
-        _pod("p", "a"), _pod("q", "a"), _pod("plain"), *(_pod(name, name) for name in ("empty", "bad", "mine", "no")),
-    ]  # fmt: skip
+        _pod("p", "a"),
+        _pod("q", "a"),
+        _pod("plain"),
+        *(_pod(name, name) for name in ("empty", "bad", "mine", "no")),
+    ]
     known = await peer_tls.attach(cluster, service, pods)
     own = PeerTLS("authority", "demo-workers.default.svc")
     assert [pod.tls for pod in known] == [own, own, *[None] * 5]

@@ -71,13 +71,16 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         ("message", _downloading("adapter-of-theirs"), ""),
         ("message", _condition("PodScheduled", "False", "0/3 nodes have a GPU"), "0/3 nodes have a GPU"),
         ("message", _condition("Ready", "True", "fine"), ""),
-        ("message", {"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"), ("message", {}, ""),
+        ("message", {"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"),
+        ("message", {}, ""),
         # A model on its way is another matter than one that has come.
-        ("downloading", _downloading("model"), True), ("downloading", _ended(0, "state", INIT, "model"), False),
+        ("downloading", _downloading("model"), True),
+        ("downloading", _ended(0, "state", INIT, "model"), False),
         # The exit code of a permanent error is a refusal, also of a container that downloads.
         ("refused", _ended(2, message="no such model"), "no such model"),
         ("refused", _ended(2, message="loading\nno such model\n"), "no such model"),
-        ("refused", _ended(2, "state"), "ended with a permanent error"), ("refused", _ended(137, message="killed"), ""),
+        ("refused", _ended(2, "state"), "ended with a permanent error"),
+        ("refused", _ended(137, message="killed"), ""),
         ("refused", _ended(2, name="sidecar", message="its own"), ""),
         ("refused", _ended(2, kind=INIT, name="model", message="why"), "why"),
         ("refused", _ended(2, kind=INIT, name="adapter-0123abcd", message="why"), "why"),
@@ -86,26 +89,33 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         ("blocked", _waiting("ErrImagePull"), "ErrImagePull: why"),
         ("blocked", _waiting("InvalidImageName", "sidecar"), "InvalidImageName: why"),
         ("blocked", _waiting("CreateContainerConfigError", kind=INIT), "CreateContainerConfigError: why"),
-        ("blocked", _waiting("ContainerCreating"), ""), ("blocked", _waiting("CrashLoopBackOff"), ""),
+        ("blocked", _waiting("ContainerCreating"), ""),
+        ("blocked", _waiting("CrashLoopBackOff"), ""),
         ("blocked", {}, ""),
         # Since the pod began, or another container ended, or it was ready.
         ("unstarted", PENDING | _waiting("ContainerCreating"), True),
         ("unstarted", PENDING | _waiting("PodInitializing") | _waiting("PodInitializing", "model", kind=INIT), True),
-        ("unstarted", PENDING, True), ("unstarted", PENDING | _downloading("model"), False),
-        ("unstarted", PENDING | _waiting("ErrImagePull"), False), ("unstarted", {"phase": "Pending"}, False),
-        ("unstarted", PENDING | {"phase": "Running"}, False), ("blocked_for", _waiting("ErrImagePull"), 60.0),
-        ("blocked_for", _waiting("CrashLoopBackOff"), 0.0), ("blocked_for", {}, 0.0),
+        ("unstarted", PENDING, True),
+        ("unstarted", PENDING | _downloading("model"), False),
+        ("unstarted", PENDING | _waiting("ErrImagePull"), False),
+        ("unstarted", {"phase": "Pending"}, False),
+        ("unstarted", PENDING | {"phase": "Running"}, False),
+        ("blocked_for", _waiting("ErrImagePull"), 60.0),
+        ("blocked_for", _waiting("CrashLoopBackOff"), 0.0),
+        ("blocked_for", {}, 0.0),
         ("blocked_for", _waiting("ErrImagePull") | _ended(0, "state", INIT, "model", finishedAt=LATER), 20.0),
         ("blocked_for", _waiting("RunContainerError") | _condition("Ready", "False", lastTransitionTime=LATER), 20.0),
         # Only a name that is none cannot be mended from outside.
-        ("doomed", _waiting("InvalidImageName"), True), ("doomed", _waiting("ErrImagePull"), False),
+        ("doomed", _waiting("InvalidImageName"), True),
+        ("doomed", _waiting("ErrImagePull"), False),
         ("doomed", _waiting("x"), False),
         # It was ready if its readiness changed after its processes began.
         ("was_ready", _changed("False", LATER, BEGUN), True),
         ("was_ready", _changed("False", CREATED, RESTARTED), False),  # it has not been ready yet
         ("was_ready", _changed("False", LATER, RESTARTED), False),  # nor since it began anew
         ("was_ready", _changed("False", LATER, BEGUN, {"terminated": {"exitCode": 1}}), False),
-        ("was_ready", _changed("False", LATER), False), ("was_ready", _changed("True", LATER, BEGUN), False),
+        ("was_ready", _changed("False", LATER), False),
+        ("was_ready", _changed("True", LATER, BEGUN), False),
         # It waits since it was ready last, or since it is there.
         ("waiting", _condition("Ready", "False", lastTransitionTime="2026-01-01T00:00:50Z"), 10.0),
         ("waiting", _condition("Ready", "False"), 60.0),
@@ -113,18 +123,22 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         # Its node's controller took its readiness away, not the kubelet.
         ("unseen_since", _ready_taken(), LATER),
         ("unseen_since", _ready_taken(message="containers with unready status: [worker]"), ""),
-        ("unseen_since", _ready_taken("False"), ""), ("unseen_since", _condition("Ready", "True"), ""),
+        ("unseen_since", _ready_taken("False"), ""),
+        ("unseen_since", _condition("Ready", "True"), ""),
         # It was taken away.
         ("disrupted", _condition("DisruptionTarget", "True", "evicting", reason="E"), "E: evicting"),
         ("disrupted", _condition("DisruptionTarget", "False", "evicting"), ""),
         ("disrupted", {"phase": "Failed", "reason": "Evicted", "message": "no memory"}, "Evicted: no memory"),
         ("disrupted", {"phase": "Pending", "reason": "Evicted"}, ""),
         # The control port is announced or fixed.
-        ("address", {"podIP": "10.0.0.7"}, "10.0.0.7:8082"), ("address", {"podIP": "fd00::7"}, "[fd00::7]:8082"),
+        ("address", {"podIP": "10.0.0.7"}, "10.0.0.7:8082"),
+        ("address", {"podIP": "fd00::7"}, "[fd00::7]:8082"),
         ("address", {}, ""),
         # It ended for good.
-        ("failed", {"phase": "Failed"}, True), ("failed", {"phase": "Succeeded"}, True),
-        ("failed", {"phase": "Running"}, False), ("age", {"phase": "Failed"}, 60.0),
+        ("failed", {"phase": "Failed"}, True),
+        ("failed", {"phase": "Succeeded"}, True),
+        ("failed", {"phase": "Running"}, False),
+        ("age", {"phase": "Failed"}, 60.0),
         # Restarts of the container that ended most often, whose last line says most: a kubelet keeps a long log.
         ("restarts", _containers(CRASHED, SIDECAR), 3),
         ("ended", _containers(CRASHED, SIDECAR), "worker exited with code 1: KeyError: 'x'"),
@@ -132,7 +146,7 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         ("ended", _ended(1, reason="Error"), "worker exited with code 1"),
         ("ended", _containers({"restartCount": 0}), ""),
     ],
-)  # fmt: skip
+)
 def test_fact_is_read_from_the_status(fact, status, value):
     assert getattr(pod_facts.read(_pod(status), NOW), fact) == value
 

@@ -54,14 +54,16 @@ def _taken(mine, *others, namespaces=()):
         (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"], namespace="infra"), "a.example"),
         (_http_route(), _http_route(), "*"),  # all hosts of a gateway
         # Hosts at different places are different.
-        (_ingress("a.example"), _ingress("b.example"), ""), (_ingress("a.example"), _ingress("*.example"), ""),
+        (_ingress("a.example"), _ingress("b.example"), ""),
+        (_ingress("a.example"), _ingress("*.example"), ""),
         (_ingress("a.example", className="inner"), _ingress("a.example", className="outer"), ""),
         (_ingress("a.example"), _http_route(["a.example"]), ""),
         (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"]), ""),
         (_http_route(["a.example"], sectionName="https"), _http_route(["a.example"], sectionName="http"), ""),
-        (_http_route(["a.example"]), {}, ""), ({}, _ingress("a.example"), ""),
+        (_http_route(["a.example"]), {}, ""),
+        ({}, _ingress("a.example"), ""),
     ],
-)  # fmt: skip
+)
 def test_host_belongs_to_the_older_of_two(mine, other, host):
     young, old = _service("young", 2, **mine), _service("old", 1, **other)
     assert _taken(young, old) == (((host, Ref("InferenceService", "team", "old")),) if host else ())

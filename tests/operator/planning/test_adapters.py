@@ -144,8 +144,10 @@ def test_the_condition_names_who_has_not_read_the_list_and_is_looked_at_soon(ser
     assert made.requeue_after <= 2.0
     condition, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=new))
     assert (condition["status"], condition["reason"], condition["message"]) == (
-        "True", conditions.ALL_READY, "2 served",
-    )  # fmt: skip
+        "True",
+        conditions.ALL_READY,
+        "2 served",
+    )
     condition, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=None))
     assert condition["status"] == "True", "an older gateway reads names when it starts"
 

@@ -10,10 +10,13 @@ from legato_operator.planning import drift
 DESIRED = {
     "metadata": {"labels": {"a": "1"}},
     "spec": {
-        "replicas": 2, "args": ["x", "y"], "empty": {},
-        "containers": [{"name": "one", "env": [{"name": "A", "value": "1"}]}], "ports": [{"port": 1}, {"port": 2}],
+        "replicas": 2,
+        "args": ["x", "y"],
+        "empty": {},
+        "containers": [{"name": "one", "env": [{"name": "A", "value": "1"}]}],
+        "ports": [{"port": 1}, {"port": 2}],
     },
-}  # fmt: skip
+}
 
 
 def _changed(change):
@@ -23,20 +26,26 @@ def _changed(change):
 
 
 OTHERS_ADD = [
-    lambda live: live["metadata"]["labels"].update(b="2"), lambda live: live.update(status={"ready": True}),
-    lambda live: live["spec"].pop("empty"), lambda live: live["spec"]["containers"].insert(0, {"name": "sidecar"}),
+    lambda live: live["metadata"]["labels"].update(b="2"),
+    lambda live: live.update(status={"ready": True}),
+    lambda live: live["spec"].pop("empty"),
+    lambda live: live["spec"]["containers"].insert(0, {"name": "sidecar"}),
     lambda live: live["spec"]["containers"][0].update(image="added"),
     lambda live: live["spec"]["containers"][0]["env"].append({"name": "B"}),
     lambda live: live["spec"]["ports"][0].update(protocol="TCP"),
-]  # fmt: skip
+]
 CHANGED_OR_TAKEN = [
-    lambda live: live["metadata"]["labels"].pop("a"), lambda live: live["metadata"].pop("labels"),
-    lambda live: live["spec"].update(replicas=3), lambda live: live["spec"].update(args=["y", "x"]),
-    lambda live: live["spec"]["args"].append("z"), lambda live: live["spec"]["containers"].clear(),
+    lambda live: live["metadata"]["labels"].pop("a"),
+    lambda live: live["metadata"].pop("labels"),
+    lambda live: live["spec"].update(replicas=3),
+    lambda live: live["spec"].update(args=["y", "x"]),
+    lambda live: live["spec"]["args"].append("z"),
+    lambda live: live["spec"]["containers"].clear(),
     lambda live: live["spec"]["containers"][0]["env"][0].update(value="2"),
-    lambda live: live["spec"]["ports"].append({"port": 3}), lambda live: live["spec"]["ports"].reverse(),
+    lambda live: live["spec"]["ports"].append({"port": 3}),
+    lambda live: live["spec"]["ports"].reverse(),
     lambda live: live["spec"].update(containers="text"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("change", [*OTHERS_ADD, *CHANGED_OR_TAKEN])

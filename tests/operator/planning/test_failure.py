@@ -24,11 +24,13 @@ BLOCKED = {"blocked": "ErrImagePull: connection refused"}
         ({"restarts": 3, "ended": "exited with code 1: x"}, FAILED, "keeps crashing: exited with code 1: x"),
         ({"waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
         (BLOCKED | {"blocked_for": 61.0, "waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
-        ({}, None, ""), ({"restarts": 2, "ended": "worker exited with code 1"}, None, ""),
-        ({"waiting": 60.0}, None, ""), (BLOCKED | {"blocked_for": 5.0}, None, ""),
+        ({}, None, ""),
+        ({"restarts": 2, "ended": "worker exited with code 1"}, None, ""),
+        ({"waiting": 60.0}, None, ""),
+        (BLOCKED | {"blocked_for": 5.0}, None, ""),
         (BLOCKED | {"blocked_for": 300.0}, None, ""),
     ],
-)  # fmt: skip
+)
 def test_worker_that_cannot_come_up_says_why_and_others_have_their_time(pod, reason, message):
     """A ready one has nothing to say, whatever happened before."""
     failing = dataclasses.replace(STARTING, **pod)
@@ -40,11 +42,13 @@ def test_worker_that_cannot_come_up_says_why_and_others_have_their_time(pod, rea
 @pytest.mark.parametrize(
     ("pod", "again"),
     [
-        (BLOCKED | {"blocked_for": 300.0}, True), (BLOCKED | {"blocked_for": 301.0}, False),
-        (BLOCKED | {"blocked_for": 5.0, "doomed": True}, False), (BLOCKED | {"blocked_for": 5.0, "ready": True}, False),
+        (BLOCKED | {"blocked_for": 300.0}, True),
+        (BLOCKED | {"blocked_for": 301.0}, False),
+        (BLOCKED | {"blocked_for": 5.0, "doomed": True}, False),
+        (BLOCKED | {"blocked_for": 5.0, "ready": True}, False),
         ({}, False),
     ],
-)  # fmt: skip
+)
 def test_kubelet_tries_again_for_as_long_as_that_is_not_a_failure(pod, again):
     assert failure.tries_again(dataclasses.replace(STARTING, **pod)) is again
 

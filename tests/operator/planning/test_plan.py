@@ -216,10 +216,12 @@ def _command(item, role="decode", where=PLACEMENT):
 @pytest.mark.parametrize(
     ("transfer", "required"),
     [
-        ({"transport": "RDMA", "required": True}, True), ({"transport": "RDMA"}, False),
-        ({"transport": "TCP", "required": True}, False), ({}, False),
+        ({"transport": "RDMA", "required": True}, True),
+        ({"transport": "RDMA"}, False),
+        ({"transport": "TCP", "required": True}, False),
+        ({}, False),
     ],
-)  # fmt: skip
+)
 def test_workers_hear_that_rdma_is_required(build, transfer, required):
     for role in SETTLED:
         assert ("--transport-required" in _command(build(transfer=transfer), role)) == required

@@ -140,11 +140,17 @@ def test_pool_status_counts_workers_that_stay(build):
     (patch,) = actions(_plan(item, pods=pods), PatchStatus)
     assert patch.ref.name == "demo-decode"
     assert patch.status == {
-        "observedGeneration": 1, "replicas": 2, "readyReplicas": 1, "effectiveReplicas": 1, "ready": "1/1",
+        "observedGeneration": 1,
+        "replicas": 2,
+        "readyReplicas": 1,
+        "effectiveReplicas": 1,
+        "ready": "1/1",
         "cappedBy": None,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
-        "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"], "recommended": None, "reason": None,
-    }  # fmt: skip
+        "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"],
+        "recommended": None,
+        "reason": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,11 +185,14 @@ def test_pool_status_has_what_the_autoscaler_decided_for_as_long_as_it_decides(b
 @pytest.mark.parametrize(
     ("status", "ready", "settled"),
     [
-        (SERVING, "True", True), ({}, "False", False), (SERVING | {"updatedReplicas": 0}, "True", False),
-        (SERVING | {"observedGeneration": 0}, "True", False), (SERVING | {"replicas": 2}, "True", False),
+        (SERVING, "True", True),
+        ({}, "False", False),
+        (SERVING | {"updatedReplicas": 0}, "True", False),
+        (SERVING | {"observedGeneration": 0}, "True", False),
+        (SERVING | {"replicas": 2}, "True", False),
         (SERVING | {"availableReplicas": 0}, "False", False),
     ],
-)  # fmt: skip
+)
 def test_gateway_is_ready_by_its_deployment(build, status, ready, settled):
     made = _plan(build(), _living(build(), status))
     assert condition(made, "GatewayReady")["status"] == ready
@@ -205,10 +214,12 @@ def test_service_whose_decode_workers_prefill_is_degraded_without_prefill_worker
 @pytest.mark.parametrize(
     ("prefill", "ready"),
     [
-        ({"message": "loading"}, ("False", "Starting")), ({"downloading": True}, ("False", "Downloading")),
-        ({"refused": "no such flag"}, ("True", "Degraded")), ({"unschedulable": True}, ("True", "Degraded")),
+        ({"message": "loading"}, ("False", "Starting")),
+        ({"downloading": True}, ("False", "Downloading")),
+        ({"refused": "no such flag"}, ("True", "Degraded")),
+        ({"unschedulable": True}, ("True", "Degraded")),
     ],
-)  # fmt: skip
+)
 def test_new_service_is_ready_when_all_its_pools_are_or_prefill_cannot_be(build, prefill, ready):
     item = build()
     objects = [i for i in _living(item) if i["kind"] != "ControllerRevision"]

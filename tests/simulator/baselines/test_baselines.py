@@ -77,7 +77,10 @@ SCALERS = {
     # 9 in flight at 2 workers is 4.5 times the target.
     "aibrix: at most doubles, at most halves": (Settings(1, 0.5, Aibrix), _at(0, 4, 2, flight=(9, 0))),
     "aibrix: down after 300 s and by half": (
-        AIBRIX, _at(0, 1, 4, kv_usage=0.5), _at(2, 1, 4, seconds=296), _at(300, 1, 2, seconds=10),
+        AIBRIX,
+        _at(0, 1, 4, kv_usage=0.5),
+        _at(2, 1, 4, seconds=296),
+        _at(300, 1, 2, seconds=10),
     ),
     # Twice the target, though another worker starts.
     "aibrix: per worker that serves": (AIBRIX, _at(0, 4, 4, flight=(4, 0), ready=(1, 4), kv_usage=0.5)),
@@ -85,12 +88,15 @@ SCALERS = {
     "concurrency: the mean of a minute by target": (CONCURRENCY, _at(0, 3, 6, seconds=60, flight=(6, 90))),
     # After a minute of nothing, means over 6 s are 2.7, 5.3 and 8, that of the minute is 0.8.
     "concurrency: panic follows the last seconds": (
-        CONCURRENCY, _at(0, 0, 0, seconds=58),
+        CONCURRENCY,
+        _at(0, 0, 0, seconds=58),
         *(_at(now, size, 2, flight=(8, 0)) for now, size in ((60, 1), (62, 1), (64, 4))),
     ),
     "concurrency: panic never shrinks and ends after a minute": (
-        CONCURRENCY, *(_at(now, 4, 2, present=(4, 4), ready=(2, 4), flight=(8, 0)) for now in (0, 2, 4)),
-        _at(6, 4, 0, seconds=56, present=(4, 4)), _at(64, 2, 1, seconds=2, present=(4, 4)),
+        CONCURRENCY,
+        *(_at(now, 4, 2, present=(4, 4), ready=(2, 4), flight=(8, 0)) for now in (0, 2, 4)),
+        _at(6, 4, 0, seconds=56, present=(4, 4)),
+        _at(64, 2, 1, seconds=2, present=(4, 4)),
     ),
     # What serves counts, not what is desired.
     "concurrency: one decision at most halves": (CONCURRENCY, _at(0, None, 4, present=(None, 9))),
@@ -107,20 +113,26 @@ SCALERS = {
     # 60,000 tokens at 10,000 a second are 6 s, for 1.5 s each: 4. 4 workers 0.9 full are 3.6, for 0.6 each: 6.
     "llm-d: tokens become seconds and usage adds up": (_llm_d(HpaBehavior()), _at(0, 4, 6, **WORK)),
     "llm-d: the guide adds one worker in 180 s": (
-        _llm_d(GRADUAL), _at(0, 3, 5, **WORK), _at(15, 3, 5, present=(3, 5), **WORK),
+        _llm_d(GRADUAL),
+        _at(0, 3, 5, **WORK),
+        _at(15, 3, 5, present=(3, 5), **WORK),
     ),
     "llm-d: usage by workers that serve": (_llm_d(HpaBehavior()), _at(0, 2, 4, kv_usage=0.9, ready=(2, 2))),
     "request-rate: each pool has its own target": (RATE, _at(0, 4, 6, seconds=60, requests=12.0)),
     # At 64 s, 18 of the last 30 samples saw 12: a rate of 7.2.
     "request-rate: the mean of a minute": (
-        RATE, _at(0, 1, 1, seconds=28, present=(1, 1)), _at(30, 3, 4, seconds=34, present=(1, 1), requests=12.0),
+        RATE,
+        _at(0, 1, 1, seconds=28, present=(1, 1)),
+        _at(30, 3, 4, seconds=34, present=(1, 1), requests=12.0),
     ),
     "request-rate: the length of requests is not seen": (
-        RATE, _at(0, 2, 4, seconds=60, requests=6.0, queue_tokens=10**9, kv_usage=1.0),
+        RATE,
+        _at(0, 2, 4, seconds=60, requests=6.0, queue_tokens=10**9, kv_usage=1.0),
     ),
     # 3 requests a second are expected, and 12 from 600 s on.
     "schedule: ahead of its time and after nothing": (
-        _schedule(3.0, 12.0, 0.0), _at(0, 2, 4),
+        _schedule(3.0, 12.0, 0.0),
+        _at(0, 2, 4),
         *(_at(now, *sizes) for now, sizes in ((538, (1, 2)), (540, (4, 6)), (1150, (4, 6)), (1199, (4, 6)))),
     ),
     "schedule: the larger of schedule and rate": (_schedule(3.0), _at(0, 4, 6, seconds=60, requests=12.0)),
@@ -130,7 +142,7 @@ SCALERS = {
         Settings(0.5, 1.0, partial(Clairvoyant, plan=((0.4, 0.1), (0.4, 0.1), (1.0, 2.5), (0.0, 0.0)), ahead=40)),
         *(_at(now, *sizes) for now, sizes in ((0, (1, 1)), (20, (2, 3)), (60, (2, 3)), (90, (0, 0)), (500, (0, 0)))),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", SCALERS)
@@ -150,7 +162,8 @@ HPA = {  # defaults of Kubernetes unless given; then time, workers and the metri
     "down only to the highest recommendation of 300 s": (
         {}, (0, 5, 80, 8), (15, 8, 30, 8), (150, 8, 30, 8), (300, 8, 30, 8), (315, 8, 30, 3)),
     "down stops at what was recommended within the window": ({}, (0, 8, 60, 8), (200, 8, 60, 8), (301, 8, 10, 6)),
-    "up by four within 15 s": ({}, (0, 2, 1000, 6)), "up by double within 15 s": ({}, (0, 10, 1000, 20)),
+    "up by four within 15 s": ({}, (0, 2, 1000, 6)),
+    "up by double within 15 s": ({}, (0, 10, 1000, 20)),
     "a period counts what it has added already": (
         {"up": (HpaPolicy(180, workers=1),)}, (0, 2, 1000, 3), (15, 3, 1000, 3), (180, 3, 1000, 3), (195, 3, 1000, 4)),
     # The first recommendation is the present size.

@@ -55,10 +55,13 @@ def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere
     reported = []
     made = _compare(EASY, HARD, elsewhere=("fixed",), jobs=jobs, progress=reported.append)
     assert [(e.result.workload, e.settings, e.tuned_on, e.elsewhere, e.result.attainment) for e in made.entries] == [
-        ("easy", None, "", False, 0.99), ("easy", Settings(1, 1, Fixed), "easy", False, 0.99),
-        ("easy", Settings(3, 3, Fixed), "hard", True, 0.99), ("hard", None, "", False, 0.99),
-        ("hard", Settings(3, 3, Fixed), "hard", False, 0.99), ("hard", Settings(1, 1, Fixed), "easy", True, 0.5),
-    ]  # fmt: skip
+        ("easy", None, "", False, 0.99),
+        ("easy", Settings(1, 1, Fixed), "easy", False, 0.99),
+        ("easy", Settings(3, 3, Fixed), "hard", True, 0.99),
+        ("hard", None, "", False, 0.99),
+        ("hard", Settings(3, 3, Fixed), "hard", False, 0.99),
+        ("hard", Settings(1, 1, Fixed), "easy", True, 0.5),
+    ]
     assert len(reported) == 6
     assert made.entry("hard", "fixed, tuned on easy") == made.entries[-1]
 
@@ -66,9 +69,11 @@ def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere
 def test_ratio_is_to_the_cheapest_tuned_baseline_that_reaches_the_attainment():
     legato = Entry(result(gpu_hours=6.0))
     others = (
-        _entry(gpu_hours=5.0), _entry("dynamo", gpu_hours=4.0, attainment=0.94),
-        _entry("schedule", "easy", gpu_hours=3.0), _entry("clairvoyant", gpu_hours=2.0),
-    )  # fmt: skip
+        _entry(gpu_hours=5.0),
+        _entry("dynamo", gpu_hours=4.0, attainment=0.94),
+        _entry("schedule", "easy", gpu_hours=3.0),
+        _entry("clairvoyant", gpu_hours=2.0),
+    )
     comparison = Comparison((legato, *others))
     assert comparison.best("steady") == others[0]
     assert comparison.ratio(legato) == pytest.approx(1.2)

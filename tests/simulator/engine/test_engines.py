@@ -142,17 +142,23 @@ SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.intege
 @pytest.mark.parametrize("kind", ENGINES)
 @settings(max_examples=times(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(ARRIVALS, max_size=40), st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5), st.booleans(),
-    st.sampled_from((5000, 20_000)), st.sampled_from((2000.0, 1e12)), st.sampled_from(((), (), (100, 900))),
-)  # fmt: skip
+    st.lists(ARRIVALS, max_size=40),
+    st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5),
+    st.booleans(),
+    st.sampled_from((5000, 20_000)),
+    st.sampled_from((2000.0, 1e12)),
+    st.sampled_from(((), (), (100, 900))),
+)
 def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desired, unified, kv_tokens, rate, windows):
     bounds = {"prefill": {"min": 0, "max": 0 if unified else 4}, "decode": {"min": 1, "max": 4}}
     _, result, _ = serve(
         *arrivals,
         scaler=SteadyScaler(*sorted(((0, {"prefill": 1, "decode": 1}), *desired), key=lambda since: since[0])),
         spec=spec(scaling=bounds, drain={"deadline": "10s"}),
-        profile=msgspec.structs.replace(profile(kv_tokens, 7.0), windows=windows), handoff_rate=rate, kind=kind,
-    )  # fmt: skip
+        profile=msgspec.structs.replace(profile(kv_tokens, 7.0), windows=windows),
+        handoff_rate=rate,
+        kind=kind,
+    )
     assert result.offered == len(arrivals) == result.finished + result.refused
     assert result.unfinished == 0
 

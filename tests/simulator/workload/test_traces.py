@@ -23,6 +23,7 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 @pytest.fixture
 def read(tmp_path):
+
     def run(*lines, end="\n"):
         (tmp_path / "some.trace").write_bytes("".join(line + end for line in lines).encode())
         return traces.read(tmp_path / "some.trace")
@@ -56,13 +57,20 @@ def _request(**changes):
 
 BAD_MOONCAKE = [
     ('{"timestamp": 600, "input_length": 600}', "missing required field `output_length`"),
-    (_request(timestamp=-1), ">= 0"), (_request(input_length=-6), ">= 1"), (_request(input_length=0), ">= 1"),
-    (_request(output_length=-1), ">= 0"), (_request(input_length=1.5), "Expected `int`"),
-    (_request(timestamp=float("nan")), "invalid character"), (_request().replace("600", "1e999"), "out of range"),
-    (_request(input_length=10_000_001), "<= 10000000"), (_request(timestamp=499), "0.001 s before the line above it"),
+    (_request(timestamp=-1), ">= 0"),
+    (_request(input_length=-6), ">= 1"),
+    (_request(input_length=0), ">= 1"),
+    (_request(output_length=-1), ">= 0"),
+    (_request(input_length=1.5), "Expected `int`"),
+    (_request(timestamp=float("nan")), "invalid character"),
+    (_request().replace("600", "1e999"), "out of range"),
+    (_request(input_length=10_000_001), "<= 10000000"),
+    (_request(timestamp=499), "0.001 s before the line above it"),
     (_request(input_length=512, hash_ids=[1, 2]), "2 hash_ids for 512 tokens"),
-    ('{"timestamp": 600, "input_length"', "truncated"), ("[" * 100_000, ""), ("hello", ""),
-]  # fmt: skip
+    ('{"timestamp": 600, "input_length"', "truncated"),
+    ("[" * 100_000, ""),
+    ("hello", ""),
+]
 BAD_AZURE = [
     ("2023-11-16 18:17:03,4808", "2 fields (expected 3)"),
     ("2023-11-16 18:17:03,4808,10,1", "4 fields (expected 3)"),
@@ -81,12 +89,14 @@ BAD_AZURE = [
     [
         *(((MOONCAKE,), line, ":2: not a request", reason) for line, reason in BAD_MOONCAKE),
         *(((HEADER, "2023-11-16 18:17:03,1,1"), line, ":3: ", reason) for line, reason in BAD_AZURE),
-        ((), "a,b,c", ":1: ", "expected a JSON object"), ((), "", ": ", "no requests"), ((), " ", ": ", "no requests"),
+        ((), "a,b,c", ":1: ", "expected a JSON object"),
+        ((), "", ": ", "no requests"),
+        ((), " ", ": ", "no requests"),
         ((), HEADER, ": ", "no requests"),
         ((MOONCAKE,), "x" * (traces.MOST_LINE + 1), ":2: ", "longer than 1048576 bytes"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_bad_line_is_named_with_what_is_wrong(read, before, line, begin, reason):
     with pytest.raises(TraceError) as caught:
         read(*before, line)

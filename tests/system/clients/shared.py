@@ -25,6 +25,7 @@ def get_weather(city: str) -> str:
     """The weather of a city.
 
     Args:
-        city: its name"""
+        city: its name
+    """
     asked.append(city)
     return "sunny"

@@ -5,7 +5,8 @@
 """instructor: the modes that it has for servers like OpenAI's.
 
 In `MD_JSON` and `PARALLEL_TOOLS` it is the model's choice whether there is an object or a call at all; this one makes
-none."""
+none.
+"""
 
 import instructor
 import openai

@@ -14,11 +14,16 @@ from shared import GREEDY, KEY, MODEL, URL
 
 # What the model of these tests cannot do, whoever serves it: read a schema in a prompt, call the right tool.
 TOO_HARD = (
-    "test_agent_loop", "test_bind_runnables_as_tools", "test_json_mode", "test_structured_output[typeddict]",
-    "test_structured_output[json_schema]", "test_structured_output_async[typeddict]",
-    "test_structured_output_async[json_schema]", "test_structured_output_optional_param",
+    "test_agent_loop",
+    "test_bind_runnables_as_tools",
+    "test_json_mode",
+    "test_structured_output[typeddict]",
+    "test_structured_output[json_schema]",
+    "test_structured_output_async[typeddict]",
+    "test_structured_output_async[json_schema]",
+    "test_structured_output_optional_param",
     "test_structured_output_pydantic_2_v1",
-)  # fmt: skip
+)
 
 
 class SmallModel:

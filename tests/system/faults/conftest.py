@@ -31,7 +31,8 @@ def _ask(service: Any) -> list[Any]:
 class Round:
     """Two streams, and the worker that stops (SIGSTOP) while a request of theirs is at a certain stage.
 
-    The stage is what the gateway's record of that request says, before the signal and again after it."""
+    The stage is what the gateway's record of that request says, before the signal and again after it.
+    """
 
     def __init__(self, service: Any, role: str, stage: str) -> None:
         service.until_idle()

@@ -1,7 +1,8 @@
 """One prefill and one decode worker: one dies at a stage of a request, and its reader does not notice.
 
 The relay's random schedules (tests/gateway/relay/test_schedules.py) have workers die at every stage; here are those at
-which real processes and their memory are concerned in different ways."""
+which real processes and their memory are concerned in different ways.
+"""
 
 import re
 import signal
@@ -27,9 +28,14 @@ def _reason(service: Any, **options: Any) -> Any:
     """A chat that reasons for a while, and then answers with numbers."""
     reasons = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 150}
     return service.client.chat.completions.create(
-        model="smollm2", messages=[{"role": "user", "content": "Which numbers are prime?"}], temperature=1.0, seed=11,
-        max_tokens=500, extra_body=reasons | {"structured_outputs": {"regex": NUMBERS}}, **options,
-    )  # fmt: skip
+        model="smollm2",
+        messages=[{"role": "user", "content": "Which numbers are prime?"}],
+        temperature=1.0,
+        seed=11,
+        max_tokens=500,
+        extra_body=reasons | {"structured_outputs": {"regex": NUMBERS}},
+        **options,
+    )
 
 
 @pytest.mark.usefixtures("reasoning")

@@ -45,7 +45,8 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
 def test_draining_moves_every_choice(trio: Any) -> None:
     """The manifest is edited, 2 → 1 under load: sequences move by hand-off, none fails, none is recomputed.
 
-    Again where one has ended before its worker drained."""
+    Again where one has ended before its worker drained.
+    """
     calm = [trio.stream(prompt, **CHOICES) for prompt in STORIES]
     assert all(stream.result() for stream in calm)
     assert any(_every_choice_moved(trio, calm) for _ in range(10)), "each time, some choices stayed until their end"

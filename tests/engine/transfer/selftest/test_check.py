@@ -64,10 +64,12 @@ def test_a_link_that_keeps_its_promises_passes(make):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Unfenced, "after the receiver had closed"), (Forgetful, "did not arrive as they were sent"),
-        (Wide, "did not arrive as they were sent"), (Endless, "puts did not end within 1 s"),
+        (Unfenced, "after the receiver had closed"),
+        (Forgetful, "did not arrive as they were sent"),
+        (Wide, "did not arrive as they were sent"),
+        (Endless, "puts did not end within 1 s"),
     ],
-)  # fmt: skip
+)
 def test_a_link_that_breaks_one_fails(kind, said):
     with pytest.raises(LinkError, match=said):
         Trial(kind=kind).run()

@@ -179,12 +179,16 @@ async def test_reserved_names_and_other_things_than_an_object_of_bounded_size_ar
 
 
 EFFORTS: Any = [
-    (SWITCH, "none", {"enable_thinking": False}), (SWITCH, "minimal", {"enable_thinking": True}),
-    (SWITCH, "high", {"enable_thinking": True}), (SWITCH, None, {}),
+    (SWITCH, "none", {"enable_thinking": False}),
+    (SWITCH, "minimal", {"enable_thinking": True}),
+    (SWITCH, "high", {"enable_thinking": True}),
+    (SWITCH, None, {}),
     (GRADED, "low", {"reasoning_effort": "low", "thinking": True}),
-    (GRADED, "none", {"reasoning_effort": "none", "thinking": False}), (None, "none", {}), (None, "low", {}),
+    (GRADED, "none", {"reasoning_effort": "none", "thinking": False}),
+    (None, "none", {}),
+    (None, "low", {}),
     (ALWAYS, "high", {}),
-]  # fmt: skip
+]
 NO_EFFORTS: Any = [
     (ALWAYS, "none", "has no variable for it"),
     (SWITCH, "extreme", "none, minimal, low, medium, high, xhigh, max"),

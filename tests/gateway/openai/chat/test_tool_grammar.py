@@ -83,16 +83,22 @@ def section(calls: Sequence[str], opens: str, closes: str, between: str = "") ->
 
 DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 REQUIRED = {  # by family and version: one call, two, and one whose arguments are wrong
-    "Hermes": [tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)], "Llama3Json": LLAMA,
+    "Hermes": [tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)],
+    "Llama3Json": LLAMA,
     "Mistral": [f"[TOOL_CALLS]{each}" for each in LISTS],
     "Mistral v3": [f"[TOOL_CALLS] {each}".replace("}}", '}, "id": "VvvODy9mT"}') for each in LISTS],
-    "Mistral v11": section(WITH_IDS, "", ""), "Mistral v13": section(NAMED, "", ""), "Pythonic": LISTS,
-    "Phi4Mini": [f"<|tool_call|>{each}<|/tool_call|>" for each in LISTS], "DeepSeek V3": section(V3, *DEEPSEEK, "\n"),
+    "Mistral v11": section(WITH_IDS, "", ""),
+    "Mistral v13": section(NAMED, "", ""),
+    "Pythonic": LISTS,
+    "Phi4Mini": [f"<|tool_call|>{each}<|/tool_call|>" for each in LISTS],
+    "DeepSeek V3": section(V3, *DEEPSEEK, "\n"),
     "DeepSeek V3.1": section(V31, *DEEPSEEK),
     "GLM": LISTS,  # tags cannot enforce the reference in CITY
     "KimiK2": section(KIMI, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-    "Granite": [f"<|tool_call|>{each}" for each in LISTS], "Gemma": LISTS, "Qwen3Coder": LISTS,
-}  # fmt: skip
+    "Granite": [f"<|tool_call|>{each}" for each in LISTS],
+    "Gemma": LISTS,
+    "Qwen3Coder": LISTS,
+}
 LATER = ("Mistral v11", "Mistral v13")  # their vocabularies have more marks
 
 
@@ -140,9 +146,12 @@ CALLS = [  # a call in tags, and its arguments; None: it breaks the schema
         {"city": "Bonn", "tags": ["a</parameter>", '"</parameter>']},
     ),
     ({"city": "a</parameter>b"}, None),  # would end there
-    ({"city": "\n</function>\n</tool_call>"}, None), ({"days": "3"}, None), ({"city": "Bonn", "days": "some"}, None),
-    ({"city": "Bonn", "unit": "K"}, None), ({"city": "Bonn", "wind": "3"}, None),
-]  # fmt: skip
+    ({"city": "\n</function>\n</tool_call>"}, None),
+    ({"days": "3"}, None),
+    ({"city": "Bonn", "days": "some"}, None),
+    ({"city": "Bonn", "unit": "K"}, None),
+    ({"city": "Bonn", "wind": "3"}, None),
+]
 
 
 AS_GLM = re.compile(r"</parameter>|\n</function>\n</tool_call>")
@@ -171,11 +180,14 @@ def test_required_calls_in_tags_have_the_arguments_of_the_schema(family, are_spe
 @pytest.mark.parametrize(
     ("argument", "more"),
     [
-        ({"pattern": "a"}, {}), ({"type": ["string", "null"]}, {}),
+        ({"pattern": "a"}, {}),
+        ({"type": ["string", "null"]}, {}),
         ({"$ref": "#/$defs/Name"}, {"$defs": {"Name": {}}}),
-        ({"enum": [1, "a"]}, {}), ({"enum": ["</parameter>"]}, {}), ({}, {"minProperties": 1}),
+        ({"enum": [1, "a"]}, {}),
+        ({"enum": ["</parameter>"]}, {}),
+        ({}, {"minProperties": 1}),
     ],
-)  # fmt: skip
+)
 def test_what_tags_cannot_enforce_is_required_as_json(argument, more):
     function = Function("f", parameters={"properties": {"a": {"type": "string", **argument}}, **more})
     assert tool_grammar.required_format("Qwen3Coder", [function, NOW]) == "Array"
@@ -183,10 +195,14 @@ def test_what_tags_cannot_enforce_is_required_as_json(argument, more):
 
 STRICT = {  # whether an answer is allowed with a strict function: as text and calls, or with a schema for its text
     True: [
-        "It rains.", "", "a < b <tool", f"A moment.\n{tag(PARIS)}", f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
+        "It rains.",
+        "",
+        "a < b <tool",
+        f"A moment.\n{tag(PARIS)}",
+        f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
     ],
     False: [tag(NO_CITY), f"{tag(PARIS)}\n{tag(NO_CITY)}", "<tool_call>", tag('{"name": "other", "arguments": {}}')],
-}  # fmt: skip
+}
 WITH_SCHEMA = {True: ['{"x": 1}', tag(PARIS)], False: ["It rains.", '{"x": "1"}', tag(NO_CITY)]}
 
 
@@ -215,14 +231,17 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict():
 @pytest.mark.parametrize(
     ("schema", "arguments", "allowed"),
     [
-        (None, {}, True), (None, {"x": 1}, False), ({"type": "object", "properties": {"a": {}}}, {"a": 1}, True),
-        ({"type": "object", "properties": {"a": {}}}, {"b": 1}, False), ({"properties": {"a": {}}}, {"b": 1}, False),
+        (None, {}, True),
+        (None, {"x": 1}, False),
+        ({"type": "object", "properties": {"a": {}}}, {"a": 1}, True),
+        ({"type": "object", "properties": {"a": {}}}, {"b": 1}, False),
+        ({"properties": {"a": {}}}, {"b": 1}, False),
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
         ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, {"b": 1}, True),
         ({"type": "object", "required": [["a"]]}, {"b": 1}, True),
         ({"type": "object", "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}, {"b": 1}, True),
     ],
-)  # fmt: skip
+)
 def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(schema, arguments, allowed):
     grammar = tool_grammar.required({0: Function("f", parameters=schema)}, PLACE, "Mistral", several=False)
     assert matches(grammar, f"[TOOL_CALLS]{json.dumps([{'name': 'f', 'arguments': arguments}])}") == allowed

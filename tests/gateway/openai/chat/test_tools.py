@@ -119,13 +119,16 @@ async def test_earlier_calls_are_as_the_template_of_the_family_takes_them(make, 
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"tools": "x"}, "tools", None), ({"tools": [5]}, "tools[0]", None),
-    ({"tools": [{"type": "function"}]}, "tools[0].function", None), ({"tools": [NOW] * 1025}, "tools", None),
+    ({"tools": "x"}, "tools", None),
+    ({"tools": [5]}, "tools[0]", None),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", None),
+    ({"tools": [NOW] * 1025}, "tools", None),
     ({"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 19)}}]}, "tools", None),
     ({"tools": [NOW, NOW]}, "tools[1].function.name", None),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", None),
     ({"tool_choice": "required", "functions": [{"name": "f"}]}, "tool_choice", None),
-    ({"tool_choice": "some"}, "tool_choice", None), ({"function_call": {"name": "f"}}, "function_call", None),
+    ({"tool_choice": "some"}, "tool_choice", None),
+    ({"function_call": {"name": "f"}}, "function_call", None),
     ({"function_call": {"name": "now"}, "tools": [NOW]}, "function_call", None),
     ({"function_call": "some"}, "function_call", None),
     ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call", None),
@@ -137,7 +140,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].name", None),
     ({"messages": [ASKED | {"role": "user"}]}, "messages[0].tool_calls", None),
     ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages[0].tool_calls[0]", None),
-]  # fmt: skip
+]
 
 
 async def test_what_is_wrong_is_named(gateway):

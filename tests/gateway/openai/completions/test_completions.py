@@ -64,10 +64,12 @@ def said(choice, text, *logprobs, finish="stop"):
 
 
 ANSWERS: Any = [
-    said(0, "long and likely enough", -1.0, -1.0, -1.0, -1.0), said(1, "short", -1.5),
-    said(2, "likeliest", -0.5, -0.7, finish="length"), said(3, "nothing"),
+    said(0, "long and likely enough", -1.0, -1.0, -1.0, -1.0),
+    said(1, "short", -1.5),
+    said(2, "likeliest", -0.5, -0.7, finish="length"),
+    said(3, "nothing"),
     said(4, "as likely as the first", -0.5, -1.5),
-]  # fmt: skip
+]
 
 
 def script(gateway, answers=ANSWERS):

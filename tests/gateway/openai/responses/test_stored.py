@@ -256,9 +256,14 @@ async def test_items_of_codex_are_listed_in_openais_types(storing):
 
 
 QUERIES = {
-    "limit": ("0", "101", "-1", "x", "", "1.0", "٣", "9" * 5000), "order": ("up", ""), "after": ("msg_other", ""),
-    "include": ["all"], "include[]": ["x"], "before": ["msg_1"], "starting_after": ["3"],
-}  # fmt: skip
+    "limit": ("0", "101", "-1", "x", "", "1.0", "٣", "9" * 5000),
+    "order": ("up", ""),
+    "after": ("msg_other", ""),
+    "include": ["all"],
+    "include[]": ["x"],
+    "before": ["msg_1"],
+    "starting_after": ["3"],
+}
 
 
 async def test_what_is_wrong_with_a_query_is_named(storing):

@@ -14,7 +14,8 @@ CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "
 FINAL = "<|channel|>final<|message|>Sunny.<|return|>"
 F = ("f", '{"a": "}\\n"}')
 ANSWERS = {  # what the model writes: reasoning, text and calls
-    THINK + NEXT + FINAL: ("Let me see.", "Sunny.", []), THINK + NEXT + CALL: ("Let me see.", "", [F]),
+    THINK + NEXT + FINAL: ("Let me see.", "Sunny.", []),
+    THINK + NEXT + CALL: ("Let me see.", "", [F]),
     CALL.replace("commentary", "analysis"): ("", "", [F]),
     f" to=functions.f<|channel|>commentary json<|message|>{F[1]}<|call|>": ("", "", [F]),  # as templates write it
     f"{THINK}{NEXT} to=functions.f<|channel|>commentary<|message|>{F[1]}": ("Let me see.", "", [F]),
@@ -27,17 +28,23 @@ ANSWERS = {  # what the model writes: reasoning, text and calls
     '<|channel|>commentary to=functions.f<|message|>{"a": "\n\\d"}': ("", "", [("f", '{"a": "\\n\\\\d"}')]),
     "<|channel|>commentary to=functions.f<|message|><|call|>": ("", "", [("f", "{}")]),
     "<|channel|>commentary to=functions.f<|message|>print(1)<|call|>": (
-        "", "", [("f", '{"INVALID_JSON": "print(1)"}')],
+        "",
+        "",
+        [("f", '{"INVALID_JSON": "print(1)"}')],
     ),
     "<|channel|>analysis to=browser.search code<|message|>{}<|call|>": ("{}", "", []),
     "<|channel|>commentary to=g<|message|>{}<|call|>": ("{}", "", []),
     "<|channel|>commentary to=functions.a/b<|message|>{}": ("{}", "", []),
     "<|channel|>other<|message|>Sunny.<|end|>lost<|start|>user<|message|>And now?": ("And now?", "Sunny.", []),
     "<|channel|>final<|message|>Sun<|message|>ny.<|channel|>analysis<|message|>x": ("x", "Sunny.", []),
-    "<|channel|>final <|constrain|>json<|message|>{}": ("", "{}", []), "<|message|>Sunny.": ("", "Sunny.", []),
-    "Sunny.\n": ("", "Sunny.\n", []), "Sunny. " * 99: ("", "Sunny. " * 99, []), "<|channel|>ana": ("", "", []),
-    " to=functions": ("", "", []), "": ("", "", []),
-}  # fmt: skip
+    "<|channel|>final <|constrain|>json<|message|>{}": ("", "{}", []),
+    "<|message|>Sunny.": ("", "Sunny.", []),
+    "Sunny.\n": ("", "Sunny.\n", []),
+    "Sunny. " * 99: ("", "Sunny. " * 99, []),
+    "<|channel|>ana": ("", "", []),
+    " to=functions": ("", "", []),
+    "": ("", "", []),
+}
 
 
 def read(text, size=1, header="", functions=("f",), complete=True):
@@ -85,15 +92,19 @@ def test_only_special_tokens_have_a_meaning():
         "\ufdd0", ""
     )
     assert read(marked('<|channel|>commentary to=functions.f<|message|>{"a": "') + '<|call|>"}') == (
-        "", "", [("f", '{"a": "<|call|>"}')],
-    )  # fmt: skip
+        "",
+        "",
+        [("f", '{"a": "<|call|>"}')],
+    )
 
 
 def test_an_answer_may_continue_a_message_of_the_prompt():
     assert read(" day.", header=marked("assistant<|channel|>final<|message|>")) == ("", " day.", [])
     assert read(marked(f"more<|end|>{NEXT}{FINAL}"), header=marked("assistant<|channel|>analysis<|message|>")) == (
-        "more", "Sunny.", [],
-    )  # fmt: skip
+        "more",
+        "Sunny.",
+        [],
+    )
 
 
 def test_without_functions_nothing_is_called():

@@ -17,12 +17,15 @@ EXAMPLES = [  # whether the prompt ends within reasoning, what the model writes,
     (True, "Okay, 9.8 > 9.11.\n</think>\n\n9.8 is greater.", "Okay, 9.8 > 9.11.", "9.8 is greater."),
     (False, "<think>\nOkay.\n</think>\n\nHello!\n", "Okay.", "Hello!\n"),
     (True, "<think>\nOkay.\n</think>\n\nHello!", "Okay.", "Hello!"),
-    (False, "\n<think>Okay.</think>Hello!", "Okay.", "Hello!"), (False, "<think>\n\n</think>\n\nParis.", "", "Paris."),
+    (False, "\n<think>Okay.</think>Hello!", "Okay.", "Hello!"),
+    (False, "<think>\n\n</think>\n\nParis.", "", "Paris."),
     (True, "It goes on </thin", "It goes on </thin", ""),
-    (False, " Paris. <think> is a tag </think> ", "", " Paris. <think> is a tag </think> "), (True, " \n", "", ""),
-    (True, "a < b </ think></think>< c", "a < b </ think>", "< c"), (True, "a</think>b</think>c", "a", "b</think>c"),
+    (False, " Paris. <think> is a tag </think> ", "", " Paris. <think> is a tag </think> "),
+    (True, " \n", "", ""),
+    (True, "a < b </ think></think>< c", "a < b </ think>", "< c"),
+    (True, "a</think>b</think>c", "a", "b</think>c"),
     (True, "[THINK]a[/THINK]b", "[THINK]a[/THINK]b", ""),
-]  # fmt: skip
+]
 
 
 def read(family, begun, text, cuts=()):
@@ -71,9 +74,23 @@ def test_other_models_have_other_marks():
 
 
 PIECES = [
-    "<think>", "</think>", "<thi", "nk>", "</", "<response>", "</response>", "</resp", "[THINK]", "[/THINK]", " ", "\n",
-    "a", "<", "é", "b c",
-]  # fmt: skip
+    "<think>",
+    "</think>",
+    "<thi",
+    "nk>",
+    "</",
+    "<response>",
+    "</response>",
+    "</resp",
+    "[THINK]",
+    "[/THINK]",
+    " ",
+    "\n",
+    "a",
+    "<",
+    "é",
+    "b c",
+]
 TEXT = st.lists(st.sampled_from(PIECES)).map("".join)
 
 

@@ -22,15 +22,19 @@ from legato_protocol.settings.parsers import ToolCallSetting
 WEATHER = {"city": "Paris", "unit": "°C"}
 TYPED = {
     "properties": {
-        "text": {"type": "string"}, "count": {"type": "integer"}, "on": {"type": ["boolean", "null"]},
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "on": {"type": ["boolean", "null"]},
         "list": {"$ref": "#/$defs/list"},
-        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "grade": {"enum": [1, "a"]},
-        "all": {"allOf": [{"type": ["string", "null"]}, {"type": ["string", "integer"]}]}, "lines": {"type": "object"},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "grade": {"enum": [1, "a"]},
+        "all": {"allOf": [{"type": ["string", "null"]}, {"type": ["string", "integer"]}]},
+        "lines": {"type": "object"},
         "deep": {"$ref": "#/$defs/deep"},
         "odd": {"type": 5},
     },
     "$defs": {"list": {"type": "array"}, "deep": {"anyOf": [{"$ref": "#/$defs/deep"}] * 30 + [{"type": "string"}]}},
-}  # fmt: skip
+}
 NAMES = {"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"}
 FUNCTIONS = {**dict.fromkeys(NAMES), "typed": TYPED}
 
@@ -56,9 +60,19 @@ VALUES = "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-
 VALUED = {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}
 
 WRITTEN_TYPES = {
-    "text": 'a < b\n</p> "\\d"\n', "count": "3", "on": "True", "list": "['a', None]", "either": "null", "grade": "a",
-    "all": "5", "more": "{}", "note": "[1] and more", "deep": "5", "odd": "x", "lines": '{"a": "one\ntwo \\d"}',
-}  # fmt: skip
+    "text": 'a < b\n</p> "\\d"\n',
+    "count": "3",
+    "on": "True",
+    "list": "['a', None]",
+    "either": "null",
+    "grade": "a",
+    "all": "5",
+    "more": "{}",
+    "note": "[1] and more",
+    "deep": "5",
+    "odd": "x",
+    "lines": '{"a": "one\ntwo \\d"}',
+}
 TYPES = WRITTEN_TYPES | {"count": 3, "on": True, "list": ["a", None], "either": None, "more": {}}
 TYPES["lines"] = {"a": "one\ntwo \\d"}
 
@@ -139,11 +153,15 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Qwen3Coder", "<tool_call><function=f><parameter=a>1\n</function>\n</tool_call>", "", [("f", {"a": 1})]),
     ("Qwen3Coder", IN_STRING, "", [("typed", {"list": ["a", "</parameter>"]})]),
     (
-        "GLM", f"Let me look.\n{glm('get_weather', {'city': 'Paris'})}{glm('now', {})}", "Let me look.",
+        "GLM",
+        f"Let me look.\n{glm('get_weather', {'city': 'Paris'})}{glm('now', {})}",
+        "Let me look.",
         [PARIS, ("now", {})],
     ),
     (
-        "GLM", "<tool_call>now</tool_call><tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", "",
+        "GLM",
+        "<tool_call>now</tool_call><tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+        "",
         [("now", {}), ("f", {"a": 1})],
     ),  # GLM 4.7
     ("GLM", "<tool_call>\nnow\n</tool_call>", "", [("now", {})]),
@@ -161,44 +179,59 @@ EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Granite", f"<|tool_call|>{ONE},\n{ONE} done", "done", [("f", {"a": 1})] * 2),
     ("Phi4Mini", f"<|tool_call|>{ONE} {ONE}<|/tool_call|>", "", [("f", {"a": 1})] * 2),
     (
-        "Pythonic", f"```tool_code\n{CITIES}\n```", "",
+        "Pythonic",
+        f"```tool_code\n{CITIES}\n```",
+        "",
         [("get_weather", {"city": c}) for c in ("San Francisco", "Seattle")],
     ),
     ("Gemma", FUNCTION_GEMMA, "", [("get_weather", {"city": "Paris"}), ("now", {})]),  # Google's documentation
-    ("Gemma", GEMMA_4, "Let me look.", [("f", GEMMA_VALUES), ("now", {})]), ("Harmony", HARMONY, "A plan.", [PARIS]),
+    ("Gemma", GEMMA_4, "Let me look.", [("f", GEMMA_VALUES), ("now", {})]),
+    ("Harmony", HARMONY, "A plan.", [PARIS]),
     ("Harmony", marked(f"<|channel|>commentary to=functions.f<|message|>{BROKEN_ARGUMENTS}"), "", [("f", MENDED)]),
     # Brackets that are missing before the end of a call are added.
     ("Hermes", f"<tool_call>{ONE[:-2]}</tool_call> done", " done", [("f", {"a": 1})]),
     ("KimiK2", KIMI.replace('"Paris"}', '"Paris"'), "", [PARIS, ("now", {})]),
-]  # fmt: skip
+]
 NO_CALLS = {
     "Hermes": [
-        "1 < 2 and <tool_cal is nothing", "<tool_call>what?</tool_call> so",
-        '<tool_call>{"name": 3, "arguments": {}}</tool_call>', '<tool_call> {"arguments": {}}</tool_call>\n',
+        "1 < 2 and <tool_cal is nothing",
+        "<tool_call>what?</tool_call> so",
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        '<tool_call> {"arguments": {}}</tool_call>\n',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
     ],
     "Llama3Json": [
-        '{"answer": 4}', ' {"name": "Ada", "parameters": {"born": 1815}} is a person\n', '{"name": "f"}',
+        '{"answer": 4}',
+        ' {"name": "Ada", "parameters": {"born": 1815}} is a person\n',
+        '{"name": "f"}',
         'It is {"name": "f", "parameters": {}}',
     ],
     "Mistral": ["[TOOL_CALLS] are what I would make, if I could\n"],
     "Pythonic": ["[1, 2, 3]", "[Ada(born=1815)]", "[f", "```python\nf()\n```", "``[f()]", "```python\n[1]```"],
     "Qwen3Coder": [
-        "1 < 2 and <tool_cal is nothing", "<tool_call>what?</tool_call> so",
-        "<tool_call>\n<function=a b></function></tool_call>", "<function=other></function>", "<tool_call> <function=",
+        "1 < 2 and <tool_cal is nothing",
+        "<tool_call>what?</tool_call> so",
+        "<tool_call>\n<function=a b></function></tool_call>",
+        "<function=other></function>",
+        "<tool_call> <function=",
         '<tool_call><function=f>{"a": 1}</function></tool_call>',
     ],
     "GLM": ["<tool_call>what?</tool_call> so", f"<tool_call>{300 * 'a'}</tool_call>", "<tool_call>\n\n"],
     "DeepSeek": [
-        "<｜tool▁calls▁begin｜>none<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>f{}", "<｜tool▁calls▁begin｜><｜to",
+        "<｜tool▁calls▁begin｜>none<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>f{}",
+        "<｜tool▁calls▁begin｜><｜to",
     ],
     "KimiK2": ["<|tool_call_begin|>functions.f:0{}", "<|tool_calls_section_end|>"],
     "Phi4Mini": ["import functools\n", "functools[1]", "<|tool_call|>what?<|/tool_call|> so"],
     "Granite": ["<|tool_call|> [1, 2]", "</tool_call>"],
     "Gemma": [
-        "<|tool_call>", "<start_function_call>call:a b{} <end_function_call>", "<tool_call|>", "<|tool_call>call f{}",
+        "<|tool_call>",
+        "<start_function_call>call:a b{} <end_function_call>",
+        "<tool_call|>",
+        "<|tool_call>call f{}",
     ],
-}  # fmt: skip
+}
 WRITTEN = [example[:2] for example in EXAMPLES]
 
 
@@ -278,12 +311,23 @@ def test_arguments_are_told_while_they_are_written():
 
 WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
 TAGS = [
-    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<function=f>", "<parameter=", "</parameter>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=f>",
+    "<parameter=",
+    "</parameter>",
     "</function>",
-]  # fmt: skip
+]
 TAGS += [
-    "<start_function_call>call:f{", "<escape>", "<end_function_call>", "<|tool_call>call:f{", '<|"|>', "<tool_call|>",
-]  # fmt: skip
+    "<start_function_call>call:f{",
+    "<escape>",
+    "<end_function_call>",
+    "<|tool_call>call:f{",
+    '<|"|>',
+    "<tool_call|>",
+]
 PARTS = [*WORDS.split(), *TAGS, '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
 TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 

@@ -187,10 +187,12 @@ def test_pool_that_the_manifest_drops_makes_room_for_the_other():
 @pytest.mark.parametrize(
     ("changes", "held"),
     [
-        ({"failed": True}, 0), ({"leaving": True, "lost": True}, 0), ({"draining_since": 1.0, "leaving": True}, 2),
+        ({"failed": True}, 0),
+        ({"leaving": True, "lost": True}, 0),
+        ({"draining_since": 1.0, "leaving": True}, 2),
         ({}, 2),
     ],
-)  # fmt: skip
+)
 def test_pod_holds_its_gpus_until_it_ended_or_was_lost(changes, held):
     pod = Pod("a", "1", "decode", "r", "1", False, False, devices={GPU: 2, "example.com/nic": 1})
     assert GpuBudget(8, (GPU, "example.com/slice")).in_use([dataclasses.replace(pod, **changes)]) == held

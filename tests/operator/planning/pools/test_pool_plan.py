@@ -126,11 +126,14 @@ def test_what_is_left_to_do_is_counted(planned):
 @pytest.mark.parametrize(
     ("pods", "whole"),
     [
-        ([_pod(NEW), _pod(NEW)], True), ([_pod(NEW), _pod(NEW), _pod(NEW)], True), ([_pod(NEW)], False),
-        ([_pod(NEW), _pod(NEW, ready=False)], False), ([_pod(NEW), _pod(NEW), _pod(GOOD)], False),
+        ([_pod(NEW), _pod(NEW)], True),
+        ([_pod(NEW), _pod(NEW), _pod(NEW)], True),
+        ([_pod(NEW)], False),
+        ([_pod(NEW), _pod(NEW, ready=False)], False),
+        ([_pod(NEW), _pod(NEW), _pod(GOOD)], False),
         ([_pod(NEW), _pod(NEW), _pod(OTHER, ready=False)], False),
     ],
-)  # fmt: skip
+)
 def test_a_pool_is_whole_when_all_that_it_needs_is_new_and_ready(planned, pods, whole):
     assert planned(*pods).whole is whole
 
@@ -165,19 +168,25 @@ DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1", TLS)
 @pytest.mark.parametrize(
     ("pod", "target", "acts"),
     [
-        ({}, 1, []), ({"ready": False}, 0, [DELETE]),
+        ({}, 1, []),
+        ({"ready": False}, 0, [DELETE]),
         # What ended for good is deleted once, when it is old enough, whether chosen to leave or not.
-        (FAILED | {"age": 10.0}, 0, [DELETE]), (FAILED | {"age": 20.0, "failures": 1}, 0, [DELETE]),
-        (FAILED | {"age": 19.0, "failures": 1}, 0, []), (FAILED | {"age": 9.0}, 1, []), (FAILED | {"age": 9.0}, 0, []),
+        (FAILED | {"age": 10.0}, 0, [DELETE]),
+        (FAILED | {"age": 20.0, "failures": 1}, 0, [DELETE]),
+        (FAILED | {"age": 19.0, "failures": 1}, 0, []),
+        (FAILED | {"age": 9.0}, 1, []),
+        (FAILED | {"age": 9.0}, 0, []),
         (FAILED | {"age": 10.0, "leaving": True}, 1, []),
         # Who was chosen stays until nothing runs there, and no longer than 120 seconds.
         ({"draining_since": 999.0, "state": DRAINED}, 0, [DELETE]),
         ({"draining_since": 999.0, "state": DRAINED, "leaving": True}, 0, []),
-        ({"draining_since": 999.0, "state": TOLD}, 0, []), ({"draining_since": 880.0, "state": TOLD}, 0, [DELETE]),
-        ({"draining_since": 999.0, "state": None}, 0, []), ({"draining_since": 999.0, "ready": False}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": TOLD}, 0, []),
+        ({"draining_since": 880.0, "state": TOLD}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": None}, 0, []),
+        ({"draining_since": 999.0, "ready": False}, 0, [DELETE]),
         ({"draining_since": 999.0}, 0, [DRAIN]),
     ],
-)  # fmt: skip
+)
 def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, target, acts):
     assert list(planned(_pod(NEW, **pod), target=target).leave) == acts
 
@@ -189,11 +198,19 @@ def _failures(made):
 @pytest.mark.parametrize(
     ("before", "age", "written"),
     [
-        (0, 9.0, []), (0, 10.0, ["1"]), (1, 19.0, []), (1, 20.0, ["2"]), (4, 159.0, []), (4, 160.0, ["5"]),
-        (5, 299.0, []), (5, 300.0, ["6"]), (9999, 300.0, ["10000"]), (0, 599.0, ["1"]),
+        (0, 9.0, []),
+        (0, 10.0, ["1"]),
+        (1, 19.0, []),
+        (1, 20.0, ["2"]),
+        (4, 159.0, []),
+        (4, 160.0, ["5"]),
+        (5, 299.0, []),
+        (5, 300.0, ["6"]),
+        (9999, 300.0, ["10000"]),
+        (0, 599.0, ["1"]),
         (5, 600.0, ["1"]),  # it lived long enough
     ],
-)  # fmt: skip
+)
 def test_worker_that_failed_is_replaced_after_a_time_that_doubles(planned, before, age, written):
     """A node that refuses or evicts all that is started would have a new one every ten seconds, for ever."""
     made = planned(_pod(NEW, **FAILED, failures=before, age=age), target=1, bounds=(0, 1))
@@ -243,10 +260,15 @@ def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before
 @pytest.mark.parametrize(
     "ended",
     [
-        {"stopping": True}, {"leaving": True}, {"failed": True}, {"lost": True}, {"state": None, "ready": False},
-        {"state": None, "address": ""}, {"chunk": GOOD},
+        {"stopping": True},
+        {"leaving": True},
+        {"failed": True},
+        {"lost": True},
+        {"state": None, "ready": False},
+        {"state": None, "address": ""},
+        {"chunk": GOOD},
     ],
-)  # fmt: skip
+)
 def test_another_starts_instead_of_a_worker_that_is_to_end_and_none_is_recalled(planned, ended):
     made = planned(_pod(NEW), _draining(**ended), target=2)
     assert (_recalled(made), len(made.start)) == ([], 1)
@@ -259,7 +281,8 @@ def test_worker_that_drains_of_itself_is_not_recalled(planned):
 
 def test_worker_that_nobody_may_speak_to_drains_without_being_told(planned):
     """One that cannot prove who it is: a request to it would show the token to whoever answers. Kubernetes tells
-    it, when it is deleted at the deadline."""
+    it, when it is deleted at the deadline.
+    """
     mute = {"state": None, "address": "", "tls_secret": "gone"}
     made = planned(_pod(NEW), _pod(NEW, **mute), target=1)
     assert [type(action) for action in made.leave] == [Apply]

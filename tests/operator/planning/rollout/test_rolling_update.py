@@ -48,11 +48,19 @@ class Pool:
 @pytest.mark.parametrize(
     ("given", "target", "bounds"),
     [
-        ((1, 0), 10, (1, 0)), ((0, 3), 2, (0, 3)), (("25%", "25%"), 10, (3, 2)), (("10%", 0), 1, (1, 0)),
-        (("100%", "100%"), 7, (7, 7)), (("29%", 0), 100, (29, 0)), (("0%", "34%"), 3, (0, 1)),
-        (("0%", "33%"), 3, (0, 1)), ((0, "10%"), 9, (0, 1)), ((0, "10%"), 20, (0, 2)), (("25%", "25%"), 0, (0, 1)),
+        ((1, 0), 10, (1, 0)),
+        ((0, 3), 2, (0, 3)),
+        (("25%", "25%"), 10, (3, 2)),
+        (("10%", 0), 1, (1, 0)),
+        (("100%", "100%"), 7, (7, 7)),
+        (("29%", 0), 100, (29, 0)),
+        (("0%", "34%"), 3, (0, 1)),
+        (("0%", "33%"), 3, (0, 1)),
+        ((0, "10%"), 9, (0, 1)),
+        ((0, "10%"), 20, (0, 2)),
+        (("25%", "25%"), 0, (0, 1)),
     ],
-)  # fmt: skip
+)
 def test_percentages_are_of_the_desired_number_as_deployments_count(given, target, bounds):
     """A surge is rounded up, unavailable workers down; where neither is left, one is replaced at a time."""
     rollout = Rollout(maxSurge=given[0], maxUnavailable=given[1])
@@ -105,8 +113,10 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
     ("old", "new", "leaving", "target", "bounds", "pace", "step"),
     [
         # As many start as the surge allows, leaving workers counted, and no more than are missing.
-        ((3, 0), (0, 0), 0, 3, (1, 0), FREE, Step(create=1)), ((2, 0), (0, 0), 1, 3, (1, 0), FREE, Step(create=1)),
-        ((2, 0), (0, 0), 1, 3, (0, 0), FREE, Step()), ((1, 0), (2, 0), 0, 3, (3, 0), FREE, Step(create=1)),
+        ((3, 0), (0, 0), 0, 3, (1, 0), FREE, Step(create=1)),
+        ((2, 0), (0, 0), 1, 3, (1, 0), FREE, Step(create=1)),
+        ((2, 0), (0, 0), 1, 3, (0, 0), FREE, Step()),
+        ((1, 0), (2, 0), 0, 3, (3, 0), FREE, Step(create=1)),
         # As many ready old workers go as may be unavailable, or as new ones make up for; unready ones first.
         ((3, 0), (0, 0), 0, 3, (0, 1), FREE, Step(remove_old_ready=1)),
         ((2, 1), (0, 0), 0, 3, (0, 1), FREE, Step(remove_old_starting=1)),
@@ -115,7 +125,8 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((0, 2), (1, 0), 0, 2, (0, 1), FREE, Step(remove_old_starting=2)),
         ((0, 1), (0, 0), 0, 1, (1, 0), FREE, Step(create=1)),
         # One replica without surge is replaced after it left: the leaving one still holds its memory.
-        ((1, 0), (0, 0), 0, 1, (0, 1), FREE, Step(remove_old_ready=1)), ((0, 0), (0, 0), 1, 1, (0, 1), FREE, Step()),
+        ((1, 0), (0, 0), 0, 1, (0, 1), FREE, Step(remove_old_ready=1)),
+        ((0, 0), (0, 0), 1, 1, (0, 1), FREE, Step()),
         ((0, 0), (0, 0), 0, 1, (0, 1), FREE, Step(create=1)),
         # Plain scaling: unready workers go first, and ready ones only as far as enough stay.
         ((0, 0), (3, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=2, remove_new_ready=1)),
@@ -128,10 +139,12 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((3, 0), (2, 0), 0, 3, (1, 1), PROVE, Step(remove_old_ready=1)),
         ((2, 0), (0, 0), 0, 2, (1, 1), PROVE, Step(create=1, remove_old_ready=1)),
         ((1, 0), (0, 0), 0, 1, (1, 1), PROVE, Step(create=1)),
-        ((1, 0), (0, 0), 0, 1, (0, 1), PROVE, Step(remove_old_ready=1)), ((3, 0), (0, 0), 0, 3, (0, 1), WAIT, Step()),
+        ((1, 0), (0, 0), 0, 1, (0, 1), PROVE, Step(remove_old_ready=1)),
+        ((3, 0), (0, 0), 0, 3, (0, 1), WAIT, Step()),
         ((4, 0), (0, 0), 0, 3, (0, 1), WAIT, Step(remove_old_ready=1)),
         # A failed revision gets nothing: the old one is restored, and one worker stays to show the failure.
-        ((2, 0), (0, 1), 0, 3, (1, 0), PAUSE, Step(create_old=1)), ((2, 0), (0, 1), 1, 3, (1, 0), PAUSE, Step()),
+        ((2, 0), (0, 1), 0, 3, (1, 0), PAUSE, Step(create_old=1)),
+        ((2, 0), (0, 1), 1, 3, (1, 0), PAUSE, Step()),
         ((1, 0), (0, 3), 0, 3, (0, 1), PAUSE, Step(remove_new_starting=1)),
         ((3, 1), (0, 1), 0, 2, (1, 0), PAUSE, Step(remove_old_starting=1, remove_old_ready=1)),
         ((2, 0), (0, 1), 0, 2, (1, 0), PAUSE, Step()),
@@ -143,7 +156,7 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((0, 0), (0, 2), 0, 1, (1, 0), PAUSE, Step(remove_new_starting=1)),
         ((0, 0), (1, 3), 1, 2, (1, 0), PAUSE, Step(remove_new_starting=1)),
     ],
-)  # fmt: skip
+)
 def test_next_step(old, new, leaving, target, bounds, pace, step):
     assert next_step(Count(*old), Count(*new), leaving, target, RollingUpdate(*bounds), pace) == step
 

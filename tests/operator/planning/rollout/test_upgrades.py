@@ -76,9 +76,11 @@ class Service:
     def _start(self, name, item):
         labels = item["metadata"]["labels"]
         self.pods[name] = pod(
-            name, labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"],
+            name,
+            labels["serving.legato.dev/role"],
+            labels["serving.legato.dev/pod-revision"],
             ready=self.pods_are_ready,
-        )  # fmt: skip
+        )
         self.made_with[name] = item["spec"]["containers"][0].get("image")  # none on one machine
 
     def images(self):

@@ -36,7 +36,9 @@ UNSERVED = {"ready": False, "unserved": True, "upgraded": conditions.UPGRADE_FAI
     ("services", "places", "begin", "end", "stopped", "unserved"),
     [
         # As many turns begin as there are places for.
-        (THREE, 1, "a", "", "", ""), (THREE, 2, "ab", "", "", ""), ([*THREE, _upgrading("d")], 2, "a", "", "", ""),
+        (THREE, 1, "a", "", "", ""),
+        (THREE, 2, "ab", "", "", ""),
+        ([*THREE, _upgrading("d")], 2, "a", "", "", ""),
         ([*THREE, _upgrading("d")], 1, "", "", "", ""),
         ([_service("a"), _service("b", ready=False)], 0, "", "", "", ""),
         # A turn is over when the service was ready for the pause, and nothing of the version before is left.
@@ -57,7 +59,7 @@ UNSERVED = {"ready": False, "unserved": True, "upgraded": conditions.UPGRADE_FAI
         # One that is busy with something else waits, and one at zero goes last.
         ([_service("a", settled=False), _service("b", asleep=True), _service("c")], 3, "cb", "", "", ""),
     ],
-)  # fmt: skip
+)
 def test_turns_begin_and_end_and_stop(services, places, begin, end, stopped, unserved):
     wave = plan_wave(services, Waves(places, 60.0), NOW)
     turns = [wave.begin, wave.end, wave.failed, wave.unserved]

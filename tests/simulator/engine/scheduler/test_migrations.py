@@ -64,11 +64,13 @@ def _serve(arrivals, *sizes, service=None, rate=math.inf, **step):
     Every request has all of its tokens, none was made twice, and nothing is left anywhere."""
     made = _Watched(
         RunSettings(
-            spec(largest=50, **(service or {})), workload(list(arrivals)),
-            profile(step.pop("kv_tokens", 64_000), 2.0, **{**SLOW_ROWS, **step}), handoff_rate=rate,
+            spec(largest=50, **(service or {})),
+            workload(list(arrivals)),
+            profile(step.pop("kv_tokens", 64_000), 2.0, **{**SLOW_ROWS, **step}),
+            handoff_rate=rate,
         ),
         SteadyScaler(*((since, {"prefill": 1, "decode": decode}) for since, decode in sizes)),
-    )  # fmt: skip
+    )
     result = made.run()
     assert result.finished == result.offered
     for arrival, (_, places) in zip(made._run.workload.arrivals, sorted(made.made.items()), strict=True):
