@@ -266,15 +266,6 @@ def test_a_token_does_not_depend_on_its_batch(draws, seed, random):
     assert [sample(logits[i : i + 1], [draws[i]], [0])[0] for i in rows] == together
 
 
-def test_choices_of_one_row_differ_and_leave_the_logits_alone(choose):
-    logits = torch.zeros(2, 1000)
-    before = logits.clone()
-    draws = [draw(choice=choice, logit_bias={1: -5.0}) for choice in range(8)]
-    tokens = [sampled.token for sampled in choose(logits, draws, [1] * 8)]
-    assert len(set(tokens)) > 6
-    assert torch.equal(logits, before)
-
-
 def test_logprobs_are_those_of_the_unchanged_logits(choose):
     logits = random_logits(3)
     asked = [{"logit_bias": {4: 100.0}, "logprobs": 2}, {}, {"logprobs": 0}]

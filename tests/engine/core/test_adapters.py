@@ -7,15 +7,6 @@ from adapted_cores import Adapted, Loads
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Prefill
 
 
-def test_a_prefilled_sequence_goes_on_elsewhere_with_its_adapter(adapted, world):
-    prefill, decode = adapted.worker("p"), adapted.worker("d")
-    world.hand_off(prefill, decode, adapted.sequence("b", choices=(0, 1)))
-    adapted.until(lambda: decode.finished(choice=0) and decode.finished(choice=1))
-    assert decode.tokens() == adapted.expected("b")
-    assert [report.blocks for report in decode.reports()] == [5]
-    assert prefill.failures() == decode.failures() == []
-
-
 def test_a_running_sequence_migrates_with_its_adapter(adapted, world):
     old, new = adapted.worker("a"), adapted.worker("b")
     adapted.ask(old, "r", "c", max_tokens=30)

@@ -21,17 +21,6 @@ def _follow_one_another(phases):
     assert {phase.trace for phase in phases} == {TRACE}
 
 
-def test_a_sequence_that_stays_waits_is_prefilled_and_decodes(world, traced):
-    worker = world.worker("w")
-    worker.send(Generate("r", 1, traced()))
-    world.run()
-    assert [phase.name for phase in worker.phases] == ["queue", "prefill", "decode"]
-    _follow_one_another(worker.phases)
-    assert worker.phases[1].details == {"input_tokens": 20, "cached_tokens": 0}
-    assert worker.phases[2].details == {"choice": 0, "output_tokens": 12, "finish": "length"}
-    assert all(phase.ended > phase.began for phase in worker.phases[1:])
-
-
 def test_a_hand_off_is_reported_by_both_workers(world, traced):
     prefill, decode = world.worker("p"), world.worker("d")
     world.hand_off(prefill, decode, traced(), turns=60)

@@ -43,17 +43,6 @@ def test_they_come_chunk_by_chunk_and_before_tokens(world, expected, chunk):
     assert worker.tokens() == world.continuation(world.prompt, 12)
 
 
-def test_of_a_pair_the_prefill_worker_sends_them(world, expected):
-    prefill, decode = world.worker("p"), world.worker("d")
-    for attempt, room in ((1, 99), (2, 100)):
-        world.hand_off(prefill, decode, world.sequence(prompt_logprobs=0), room=room, attempt=attempt, turns=60)
-        assert logprobs(prefill.heard, attempt) == expected
-        assert logprobs(decode.heard, attempt) == []
-        assert decode.tokens(attempt=attempt) == world.continuation(world.prompt, 12)
-    assert decode.items(attempt=2)[0].cached_tokens == 0
-    world.check_done()
-
-
 @pytest.mark.parametrize(("alternatives", "count"), [(20, 120_000), (0, 2_200_000)])
 def test_those_of_a_large_chunk_come_in_frames_that_a_gateway_takes(world, alternatives, count):
     numbers = array("i", range(count))

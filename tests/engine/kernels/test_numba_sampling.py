@@ -65,15 +65,3 @@ def test_a_border_as_near_as_the_rough_sum_is_wrong_is_found_by_all_weights(off)
         top_ps, ones = shares[:, 3] + off, np.ones(8)
         expected = [by_all(logits[i], 0, top_ps[i], 1.0) for i in range(8)]
         assert draw(logits, np.zeros(8, np.int64), top_ps, ones) == expected
-
-
-def test_the_rough_sum_is_as_good_as_it_says():
-    near = kernel.FAR_ERROR / 2
-    for spread in (0.5, 2, 3, 6, 30):
-        logits = (np.random.default_rng(1).standard_normal(49_152) * spread - 8).astype(np.float32)
-        most, edge = max(np.float32(0), logits.max()), np.float32(-8)
-        expected = np.exp(logits[logits < edge].astype(np.float64) - most).sum()
-        assert kernel._far(logits, most, edge) == pytest.approx(expected, rel=near)
-    for distance in np.arange(8, 87, 0.01, np.float32):
-        found = kernel._far(np.array([-distance], np.float32), np.float32(0), np.float32(0))
-        assert found == pytest.approx(np.exp(-np.float64(distance)), rel=near)

@@ -78,17 +78,3 @@ def test_a_token_does_not_depend_on_others_even_if_they_are_not_finite():
     x[[0, 2, 6]] = torch.nan
     for one, other in zip(updated(adapters, tokens, count, x), clean, strict=True):
         assert torch.equal(one[[1, 3, 4, 5, 7, 8]], other[[1, 3, 4, 5, 7, 8]])
-
-
-def test_a_step_of_a_size_has_its_inputs_at_the_same_addresses():
-    device = Interpreted()
-    memory = cuda.AdapterMemory(Room(64, 8, 1, 16, 3), device, LAYERS)
-    adapters = [cuda.upload(made({"q": rank}), LAYERS, torch.float32, device) for rank in (1, 4, 30)]
-
-    def filled(*tokens):
-        given = [AdaptedTokens(each, np.array(of)) for each, of in zip(adapters, tokens, strict=False)]
-        memory.fill(given, 20)
-        rows = memory.rows(20)
-        return [(each.data_ptr(), each.shape) for each in (rows.order, rows.tiles, rows.inner)]
-
-    assert filled([1, 2], [3], [5, 6]) == filled([*range(20)]) == filled()

@@ -5,7 +5,6 @@ from random import Random
 import numpy as np
 import pytest
 from handoff_pair import wait
-from readiness import wait_readable
 
 from legato_engine.transfer.fakes.memory import Faults, MemoryLink, Network
 from legato_engine.transfer.link import Connected, PeerDown, PutDone, PutFailed, PutSpan, Received
@@ -86,13 +85,6 @@ def events(link):
     return [(type(event), event.connection) for event in link.poll()]
 
 
-def test_a_connection_that_breaks_ends_on_both_sides():
-    sides = Sides(break_connection=1.0)
-    sides.a.send(sides.at_a, b"x")
-    sides.network.run(1)
-    assert (events(sides.a), events(sides.b)) == ([(PeerDown, sides.at_a)], [(PeerDown, sides.at_b)])
-
-
 def test_nothing_is_put_before_the_remote_key_is_known_and_a_wrong_one_ends_the_connection():
     sides = Sides()
     sides.b.put(sides.at_b, [PutSpan(0, 0, 1)], 9)
@@ -100,21 +92,3 @@ def test_nothing_is_put_before_the_remote_key_is_known_and_a_wrong_one_ends_the_
     assert (failed, connection, tag) == (PutFailed, sides.at_b, 9)
     sides.a.attach(sides.at_a, sides.a.rkey)
     assert events(sides.a) == [(PeerDown, sides.at_a)]
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["asked before", "asked after"])
-def test_the_file_is_readable_while_an_event_waits(before):
-    sides = Sides()
-    if before:
-        assert not wait_readable([sides.b.fileno()], 0)
-    sides.send_all()
-    sides.network.run(1)
-    assert wait_readable([sides.b.fileno()], 0)
-    assert len(sides.b.poll()) == len(MESSAGES)
-    assert not wait_readable([sides.b.fileno()], 0)
-    sides.a.close()
-    sides.network.run(2)
-    assert wait_readable([sides.b.fileno()], 0)
-    assert [type(event) for event in sides.b.poll()] == [PeerDown]
-    sides.b.close()
-    sides.b.close()

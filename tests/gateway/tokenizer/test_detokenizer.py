@@ -23,13 +23,6 @@ def test_any_bytes_give_what_decoding_them_in_one_piece_gives_and_never_half_a_c
     assert shown == text or text.encode() != raw, "valid text waits for nothing"
 
 
-def test_an_incomplete_character_waits_and_shows_as_replaced_only_at_the_end():
-    detokenizer = Detokenizer([bytes([byte]) for byte in range(256)])
-    emoji = list("🙂".encode())
-    assert [detokenizer.push([byte]) for byte in emoji] == ["", "", "", "🙂"]
-    assert (detokenizer.push(emoji[:3]), detokenizer.flush(), detokenizer.push(emoji)) == ("", "�", "🙂")
-
-
 def test_ids_beyond_the_table_show_as_nothing():
     assert Detokenizer([b"a", b""]).push([0, 1, 7, 0]) == "aa"
 

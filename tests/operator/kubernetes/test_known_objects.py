@@ -131,15 +131,6 @@ def test_no_end_is_remembered_for_longer_than_it_is_needed(steps):
     assert not known._ends
 
 
-def test_all_that_was_missed_is_named():
-    known = KnownObjects()
-    known.report(_item(1), gone=False)
-    known.audit(ObjectList((_item(2), _item(3, "b", "2")), 3))
-    assert [
-        item["metadata"]["name"] for item in known.audit(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed
-    ] == ["a", "b"]
-
-
 def test_ends_that_no_watch_told_of_are_missed_once_and_forgotten():
     """Otherwise every object that ends between two watches would be known for ever."""
     known = KnownObjects()

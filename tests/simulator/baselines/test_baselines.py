@@ -1,14 +1,12 @@
 """Baselines: sizes computed by hand from their descriptions, and what holds for every baseline."""
 
 import dataclasses
-import pickle
 from functools import partial
 
 import pytest
 
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.autoscaler.signals import Blocks, Signals, WorkerSignals
-from legato_simulator.baselines import BASELINES
 from legato_simulator.baselines.aibrix import Aibrix
 from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.clairvoyant import Clairvoyant, plan
@@ -18,10 +16,9 @@ from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
 from legato_simulator.baselines.llm_d import GRADUAL, LlmD
 from legato_simulator.baselines.request_rate import RequestRate
-from legato_simulator.baselines.schedule import Schedule, expected
+from legato_simulator.baselines.schedule import Schedule
 from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.scaler import Observation
-from legato_simulator.workload.synthetic import SyntheticTraffic, named
 from legato_simulator.workload.workload import Arrival, Workload
 
 STEP = StepTimes(per_step=0.01, per_row=0.001, per_context=0.0, per_token=0.001, per_pair=0.0)
@@ -182,11 +179,6 @@ def test_sizes_of_a_horizontal_pod_autoscaler(case):
     assert [hpa.size(now, workers, metric, 10) for now, workers, metric, _ in steps] == [size for *_, size in steps]
 
 
-def test_a_schedule_counts_requests_by_period():
-    arrivals = tuple(Arrival(at, 1, 1) for at in (0, 10, 599, 600, 1900))
-    assert expected(Workload("w", arrivals)) == (3 / 600, 1 / 600, 0, 1 / 600)
-
-
 def test_a_plan_is_the_work_of_each_half_minute():
     """A prompt takes 6 s of a prefill worker's 30; then 300 tokens of 0.1 s each, with 10 rows in a worker."""
     step = StepTimes(per_step=0.0001, per_row=0.00999, per_context=0, per_token=0.06, per_pair=0)
@@ -201,24 +193,3 @@ def test_rows_are_bounded_by_time_and_by_room():
     assert (short.rows, short.full) == pytest.approx((40, 40 * 105 / 10_000))
     assert (long.rows, long.full) == pytest.approx((10_000 / 105, 1))
     assert short.decode_rate == pytest.approx(40 / (10 * 0.05))
-
-
-MIXED = dataclasses.replace(
-    _ground(step=StepTimes(0.005, 1e-5, 1e-8, 1e-4, 1e-9), kv_tokens=400_000),
-    workload=named("mix-shift", 1, SyntheticTraffic(seconds=600), None),
-)
-
-
-@pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES.keys())
-def test_every_rival_has_fresh_picklable_settings_from_generous_to_frugal(baseline):
-    """More of a target, and fewer workers, the further one goes."""
-    pools = ("decode",) if baseline.unified else ("decode", "prefill")
-    for grid in baseline.grids(MIXED):
-        for values in (grid.prefill, grid.decode):
-            assert list(values) == sorted(values, reverse=baseline.name.startswith("fixed"))
-        settings = Settings(grid.prefill[-1], grid.decode[1], grid.make)
-        scaler = pickle.loads(pickle.dumps(settings)).scaler()
-        assert scaler.name == baseline.name
-        assert scaler is not settings.scaler()
-        seen, *_ = _at(0, 1, 1, present=(None if baseline.unified else 1, 1), ready=(1, 1))
-        assert set(scaler.sizes(seen)) == set(pools)

@@ -1,6 +1,5 @@
 """Comparison: pairs that are compared, whatever finishes first. The figures of each run."""
 
-import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +8,7 @@ from simulation_results import result
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Slo
 from legato_simulator.baselines.baseline import Settings
-from legato_simulator.baselines.comparison import Comparison, Entry, as_json, compare
+from legato_simulator.baselines.comparison import Comparison, Entry, compare
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.request import SimulatedRequest
@@ -78,16 +77,6 @@ def test_ratio_is_to_the_cheapest_tuned_baseline_that_reaches_the_attainment():
     assert comparison.best("steady") == others[0]
     assert comparison.ratio(legato) == pytest.approx(1.2)
     assert comparison.ratio(others[3]) == pytest.approx(0.4)
-
-
-def test_json_has_every_entry_with_its_timeline():
-    rows = as_json(Comparison((Entry(result()), _entry(tuned_on="easy", attainment=0.1))))
-    assert json.loads(json.dumps(rows)) == rows
-    assert [[row[name] for name in ("scaler", "tuned_on", "settings", "ratio")] for row in rows] == [
-        ["legato", "", "", None],
-        ["fixed", "easy", "prefill 1, decode 1", None],
-    ]
-    assert rows[0]["timeline"][0]["at"] == 0.0
 
 
 def _ended(at, ttft, tpot, output=11):

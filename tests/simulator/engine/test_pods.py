@@ -76,19 +76,6 @@ def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
     assert set(staying) <= set(decoders)
 
 
-def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
-    pods, _ = _grown(2)
-    _change(pods, 1, 12.0)
-    assert _change(pods, 2, 14.0) == [0]
-    assert len(_staying(pods, "decode")) == 2
-
-
-def test_a_busy_worker_is_deleted_at_its_drain_deadline():
-    pods, decoders = _grown(2)
-    _occupy(*decoders)
-    assert _change(pods, 1, 12.0, 20.0, 22.0) == [0, 0, 1]
-
-
 SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 7), "decode": st.integers(0, 7)})
 
 

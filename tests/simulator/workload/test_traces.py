@@ -122,16 +122,3 @@ def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
         assert str(path) in str(error)  # noqa: PT017
     else:
         assert arrivals[0].at == 0
-
-
-NUMBERS = st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6))
-
-
-@random_cases
-@given(rows=st.lists(NUMBERS, min_size=1, max_size=20))
-def test_what_was_written_is_read(read, rows):
-    rows.sort(key=lambda row: row[0])
-    names = ("timestamp", "input_length", "output_length")
-    arrivals = read(*(json.dumps(dict(zip(names, row, strict=True))) for row in rows)).arrivals
-    assert [(a.prompt, a.output) for a in arrivals] == [row[1:] for row in rows]
-    assert [a.at for a in arrivals] == pytest.approx([(row[0] - rows[0][0]) / 1e3 for row in rows])

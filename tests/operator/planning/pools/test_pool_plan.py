@@ -86,6 +86,7 @@ def _deleted(made):
 def test_new_pods_have_free_names_and_are_taken_from_nobody(planned):
     made = planned(_pod(NEW), target=3, bounds=(2, 0))
     assert [action.item["metadata"]["name"] for action in made.start] == ["demo-decode-1", "demo-decode-2"]
+    assert planned(target=1).start[0].item["metadata"]["name"] == "demo-decode-0"
     assert not any(action.force for action in made.start)
     fewer = made.holding_back(1)
     assert (fewer.start, fewer.held_back) == (made.start[:1], 1)

@@ -126,18 +126,6 @@ def test_where_nothing_moves(burst, grown, given, moves):
     assert bool(made.begun) == bool(made.moved) == moves
 
 
-def test_what_is_still_computed_stays():
-    """Prompts of 400 tokens, the shortest sequences: 32 tokens in a step, alongside those that decode."""
-    decoding = [Arrival(0.1 * number, 800, 600) for number in range(6)]
-    made, _ = _serve([*decoding, *[Arrival(1.9, 400, 600)] * 4], (0, 1), (0, 2), service=UNIFIED)
-    assert made.begun[0].id in "012345"
-
-
-def test_what_was_preempted_stays_until_it_is_computed_again():
-    made, _ = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
-    assert {migration.uncomputed for migration in made.begun} == {1}
-
-
 def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhile():
     """The worker that stays has blocks for it, but expects to need them for what runs there."""
     arrivals = [Arrival(0.3 * number, 100, 300) for number in range(40)]
