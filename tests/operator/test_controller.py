@@ -160,17 +160,6 @@ async def test_an_edit_is_not_gathered():
         await passes.until(lambda: len(passes.done) == 2)
 
 
-async def test_passes_that_take_long_are_as_far_apart():
-    """Else a crowd of services that all move would keep the operator busy with passes that find little new."""
-    passes = Passes(seconds=0.2)
-    async with _running(passes, gather=0.001) as (controller, _):
-        for count in (1, 2):
-            controller.wake(GOOD)
-            await passes.until(lambda count=count: len(passes.done) == count)
-        (began, ended), (again, _) = passes.times
-        assert again - ended >= ended - began
-
-
 async def test_pause_after_a_long_pass_is_bounded():
     """Else, where a hundred services move, each waits for as long as the operator is busy with all others."""
     passes = Passes(seconds=60)

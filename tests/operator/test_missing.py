@@ -12,7 +12,7 @@ from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.manifests import common, placement
 from legato_operator.manifests.pods import worker
 from legato_operator.observing import observe
-from legato_operator.planning.actions import Apply, Delete
+from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import RECHECK_MISSING_AFTER, plan
 
 PLACEMENT = placement.kubernetes(placement.Containers("engine:1", "gateway:1"))
@@ -36,17 +36,6 @@ def test_missing_claim_is_told_and_no_pod_starts(build):
     assert _condition(made, "Ready") == ("False", "NotFound", TOLD)
     assert not {action.item["kind"] for action in actions(made, Apply)} & {"Pod", "Deployment"}
     assert made.requeue_after == RECHECK_MISSING_AFTER
-
-
-def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
-    pods = [_pod("prefill"), _pod("decode"), _pod("gateway", revision="")]
-    item = build(model=CLAIM, rollout={"maxSurge": 0, "maxUnavailable": 1})
-    assert "Pod" in {action.item["kind"] for action in actions(plan(observed(item, pods=pods), PLACEMENT), Apply)}
-    made = plan(observed(item, pods=pods, missing=MISSING), PLACEMENT)
-    assert _condition(made, "Ready")[:2] == ("True", "AllReady")
-    assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
-    assert not {action.item["kind"] for action in actions(made, Apply)} & {"Pod", "Deployment"}
-    assert not actions(made, Delete)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ CONTROLLERS = (
     "replicaset-controller",
     "garbage-collector-controller",
     "namespace-controller",
-    "horizontal-pod-autoscaler-controller",
     "disruption-controller",
 )
 ATTEMPTS = 3  # a free port may be taken by another before it is used
@@ -174,17 +173,12 @@ def running(folder: Path) -> Iterator[ApiServer]:
 @contextlib.contextmanager
 def controlled(folder: Path, crds: Sequence[Path] = CRDS, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
     """An API server that knows the CRDs, with Kubernetes' own controllers: Deployments have pods, objects that lost
-    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers.
+    their owner go, and disruption budgets are counted. `flags` are further ones of the controllers.
     """
-    ours = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
+    ours = (f"--controllers={','.join(CONTROLLERS)}",)
     with running(folder) as api, _client(folder / "kube-controller-manager", api, *ours, *flags):
         api.install(crds)
         yield api
-
-
-def scheduler(folder: Path, api: ApiServer) -> contextlib.AbstractContextManager[None]:
-    """Kubernetes' own scheduler of that server: it gives pods nodes, wherever Node objects have room for them."""
-    return _client(folder / "kube-scheduler", api)
 
 
 @contextlib.contextmanager

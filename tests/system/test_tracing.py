@@ -126,17 +126,6 @@ def test_attributes_are_those_of_the_conventions_and_no_text(
     assert not any(secret.encode() in body for body in fleet.receiver.raw for secret in (SECRET, text))
 
 
-def test_a_client_that_does_not_want_a_trace_gets_none_and_without_a_client_s_one_begins_here(fleet: Fleet) -> None:
-    known = {span.trace for span in fleet.receiver.spans}
-    assert fleet.post(parent("2" * 32, "00")).status_code == 200
-    assert fleet.post(("traceparent", "nonsense")).status_code == 200
-    until(lambda: {span.trace for span in fleet.receiver.spans} - known)
-    (trace,) = {span.trace for span in fleet.receiver.spans} - known
-    assert trace != "2" * 32
-    assert fleet.spans(trace)["POST /v1/completions"].parent == ""
-    assert {span.trace for span in fleet.receiver.spans} - known == {trace}
-
-
 def test_a_collector_that_is_down_costs_spans_and_is_logged_once(fleet: Fleet) -> None:
     """More spans than are kept. The last test: the collector does not come back."""
     fleet.closing.close()

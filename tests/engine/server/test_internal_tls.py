@@ -115,16 +115,3 @@ def test_a_certificate_that_other_workers_would_refuse_stops_the_start_where_the
     with pytest.raises(SettingsError, match=r"--internal-tls-folder .* other workers would refuse it in hand-offs"):
         server(folder, **other)
     server(folder, transport="None", **other)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        *((name, None, "No such file") for name in ("tls.crt", "tls.key", "ca.crt")),
-        ("ca.crt", "nothing", "no certificates in PEM"),
-    ],
-)
-def test_without_a_file_or_an_authority_in_it_a_worker_does_not_start(folder, name, content, problem):
-    (folder / name).unlink() if content is None else (folder / name).write_text(content)
-    with pytest.raises(SettingsError, match=rf"--internal-tls-folder .*{name}: {problem}"):
-        server(folder)

@@ -108,25 +108,6 @@ def test_strict_has_no_hand_off_with_a_worker_without_tls(followed, strict_side,
         assert "refused a peer: it speaks TLS, and this worker has no internal TLS" in caplog.messages
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_peer_with_another_authoritys_certificate_is_refused_with_the_reason(
-    followed, others, tmp_path, caplog, monkeypatch, gone
-):
-    """Its files fit together, so that it starts. It closes its end as soon as it hears of the refusal, and then there
-    may be nothing left to close here."""
-    (tmp_path / "others").mkdir()
-    others.install(tmp_path / "others")
-    pair = Pair(strict(followed), strict(HandoffCertificates(tmp_path / "others", NAME)))
-    link = pair.receiver.link
-    if gone:
-        monkeypatch.setattr(link, "fence", lambda number: link._lose(link._ends[number], "the peer closed it"))
-    aborted = refused(pair)
-    assert (aborted.cause, aborted.wanted) == ("peer_died", True)
-    assert "its certificate is not accepted: " in aborted.reason
-    assert pair.receiver.agent.counts().failed_tls == 1
-    assert any("refused a peer: its certificate is not accepted" in line for line in caplog.messages)
-
-
 @pytest.mark.parametrize("expected_first", [True, False])
 def test_who_knows_the_token_alone_cannot_take_a_hand_off_between_workers_with_tls(followed, expected_first):
     """It says that it is the receiver, and grants blocks of its own; Permissive lets it connect, and no more."""
@@ -159,18 +140,3 @@ def test_damage_on_the_way_ends_the_connection_and_the_hand_off_can_be_tried_aga
     assert not pair.receiver.events(Arrived)
     pair.sender.link.send = send
     hand_off(pair, attempt=2)
-
-
-def test_a_connection_whose_tls_has_failed_carries_nothing_more(followed):
-    pair = Pair(strict(followed), strict(followed))
-    pair.begin()
-    pair.wait(lambda: pair.sender.events(Granted))
-    connection = pair.sender.agent._peers.reach(pair.receiver.peer)
-    pair.sender.link.send(connection, b"damage")
-    pair.deliver()
-    pair.receiver.poll()
-    assert pair.receiver.agent.counts().failed_tls == 1
-    sent = recorded(pair)
-    pair.receiver.agent.abort(1, "the client is gone")
-    assert not sent
-    pair.wait(lambda: pair.receiver.events(Released))

@@ -15,7 +15,6 @@ from typing import Any
 import control_plane
 import httpx
 import pytest
-import release
 import scrape
 import waiting
 
@@ -50,7 +49,6 @@ class Kubelet:
     busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
     asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
     up: set[str] = field(default_factory=set)  # pods that run
-    schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
     trusted: set[str] = field(default_factory=set)  # pods that were sent a token
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
@@ -80,7 +78,7 @@ class Kubelet:
                 self.up.discard(name)
                 self.drained.discard(name)
             await self._call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
-        elif uid not in self._servers and (self.schedules or pod["spec"].get("nodeName")):
+        elif uid not in self._servers:
             await self._start(pod, name, uid)
 
     async def _start(self, pod: Object, name: str, uid: str) -> None:
@@ -180,17 +178,6 @@ class Space:
         await self.wait(lambda: self.is_gone(name=name))
         await self.wait(lambda: self.is_gone("Secret", f"{name}-token"))
 
-    async def scale(self, replicas: int) -> None:
-        """Scales the decode pool as `kubectl scale` does."""
-        path = f"{self.path('workerpools')}/demo-decode/scale?fieldManager=kubectl"
-        status, answer = await self.call("PATCH", path, {"spec": {"replicas": replicas}}, merge=True)
-        assert status == 200, answer
-
-    async def scalers(self) -> list[str]:
-        """Managers that own the size of the decode pool."""
-        entries = (await self.cluster.get(self.ref("demo-decode", "WorkerPool")))["metadata"]["managedFields"]
-        return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
-
     async def lease(self) -> Object:
         """The spec of the operator's Lease."""
         spec: Object = (await self.cluster.get(self.ref(LEASE, "Lease")))["spec"]
@@ -201,10 +188,6 @@ class Space:
         metadata = {"name": LEASE, "namespace": self.name}
         item = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         await self.cluster.apply(item, "thief", force=True)
-
-    async def kubectl(self, *words: str) -> str:
-        with release.tools(self.api) as tools:
-            return await asyncio.to_thread(tools.kubectl, "--namespace", self.name, *words)
 
     async def edit(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
         """Changes an object as `kubectl edit` does; again where another wrote it meanwhile."""
@@ -251,12 +234,6 @@ class Space:
 
     async def events(self) -> list[Object]:
         return (await self.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"))[1]["items"]
-
-    async def has_warning(self, reason: str, name: str = "demo") -> bool:
-        """True if an Event warns of the service."""
-        wanted = ("Warning", reason, "InferenceService", name)
-        events = [(e["type"], e["reason"], e["regarding"]["kind"], e["regarding"]["name"]) for e in await self.events()]
-        return wanted in events
 
     async def pods(self, role: str) -> dict[str, Object]:
         found = await self.cluster.list("Pod", self.name, {"serving.legato.dev/role": role})

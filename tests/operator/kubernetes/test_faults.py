@@ -111,16 +111,3 @@ async def test_crds_that_are_deleted_and_installed_again_are_watched_again(own, 
         await asyncio.to_thread(own.install, control_plane.CRDS)
         await s.serve(build())
         await s.wait(ready, 200)
-
-
-async def test_objects_that_break_a_pass_stop_no_others(s, operator, build):
-    """A token that cannot be read, a mark that is not a time, and a stranger's object that carries our label."""
-    await s.serve(build(), "good", "torn")
-    stranger = {"name": "stranger", "namespace": s.name, "labels": {"serving.legato.dev/service": "torn"}}
-    port = {"ports": [{"port": 1}]}
-    await s.cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": stranger, "spec": port}, "x")
-    await s.edit("Secret", "torn-token", lambda secret: secret.update(data={"token": "/w=="}))  # not a text
-    mark = {"serving.legato.dev/draining-since": "yesterday"}
-    await s.edit("Pod", "torn-decode-0", lambda pod: pod["metadata"].update(annotations=mark))
-    await s.serve(build(scaling={"decode": {"max": 1}}, engine={"chunkTokens": 64}), "good")
-    assert await s.exists("Service", "stranger")

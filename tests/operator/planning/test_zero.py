@@ -65,15 +65,6 @@ def test_it_stays_ready_while_its_first_worker_starts():
     assert _told(world, "Ready") == ("True", conditions.ALL_READY)
 
 
-def test_a_first_worker_without_a_place_is_not_ready():
-    world = _at_zero()
-    _scaled(world, 0, 1)
-    world.look()
-    world.find_no_node(*_workers(world))
-    world.look()
-    assert _told(world, "Ready") == ("False", conditions.UNSCHEDULABLE)
-
-
 def test_a_first_worker_that_cannot_start_is_not_ready_until_one_of_the_last_good_revision_is():
     world = _at_zero(broken=("decode",))
     world.edit(BROKEN)
@@ -97,13 +88,6 @@ def test_a_new_service_is_not_ready_before_its_first_worker():
     for pod in world.starting():
         if pod.pool == "gateway":
             world.come_up(pod)
-    world.look()
-    assert _told(world, "Ready") == ("False", conditions.STARTING)
-
-
-def test_a_service_whose_last_decode_worker_died_is_not_ready():
-    world = _world()
-    world.crash(*world.ready("decode"))
     world.look()
     assert _told(world, "Ready") == ("False", conditions.STARTING)
 

@@ -1,14 +1,10 @@
 """The UCX thread and its link: endpoints that misbehave, and events that come from a thread of its own."""
 
-import os
 from itertools import count
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from readiness import wait_readable
 
-from legato_engine.transfer import ucx
 from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.ucx import thread
 from legato_engine.transfer.ucx.endpoint import UcxEndpoint
@@ -23,20 +19,6 @@ def test_an_endpoint_that_never_closes_ends_the_thread_instead_of_hanging_it(mon
     running._worker = SimpleNamespace(progress_once=lambda: None)
     with pytest.raises(LinkError, match="endpoint 7 did not close"):
         running.fence(7)
-
-
-@pytest.fixture
-def link():
-    memory = np.zeros(4096, np.uint8)
-    link = ucx.open("TCP", "127.0.0.1", memory.ctypes.data, 4096)
-    yield link
-    link.close()
-
-
-def test_a_wake_that_comes_after_its_event_does_not_stay(link):
-    os.eventfd_write(link.fileno(), 1)
-    assert link.poll() == []
-    assert not wait_readable([link], 0)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Large bodies that cannot be served: refused with a 4xx by a real gateway, whose memory stays bounded."""
 
-import asyncio
 import json
 import os
 import signal
@@ -64,12 +63,6 @@ async def refuse(process: Process, client: httpx.AsyncClient, path: str, body: b
 @pytest.mark.parametrize("shape", large_bodies.SHAPES)
 async def test_one_body(process, client, shape):
     await refuse(process, client, *large_bodies.body(shape, SIZE))
-
-
-@pytest.mark.parametrize("shape", ["prompt of one-token lists"])
-async def test_eight_of_them_at_once(process, client, shape):
-    path, body = large_bodies.body(shape, SIZE)
-    await asyncio.gather(*(refuse(process, client, path, body) for _ in range(8)))
 
 
 async def test_a_larger_body_is_not_read(process, client):

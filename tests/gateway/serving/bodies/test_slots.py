@@ -88,17 +88,6 @@ async def test_a_body_that_turns_out_to_be_very_large_waits_among_those():
     await gateway.end()
 
 
-async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop():
-    gateway = Gateway(10)
-    gateway.start(*"abcdefghij", pieces=10)
-    await asyncio.sleep(0)
-    for _ in range(20):
-        before = len(gateway.read)
-        await asyncio.sleep(0)
-        assert len(gateway.read) <= before + 2
-    await gateway.end()
-
-
 async def test_a_client_that_sends_slowly_loses_its_slot_and_its_body_comes_whole():
     gateway = Gateway(1, prepared=True)
     gateway.start("slow", pieces=3, pause=PATIENCE)

@@ -135,55 +135,6 @@ def test_workers_with_other_gpus_replace_the_old_ones_within_the_budget(bounds, 
     _check_settled(world)
 
 
-def _serving(wishes, budget, bounds=(1, 0), gpus=(1, 1), **more):
-    world = World(wishes, bounds, scaling=_scaling(budget, **more), gpus=gpus)
-    _check_settled(world)
-    return world
-
-
-def _roll(world):
-    """To its end, with every pod that can come up or go doing so after each pass; fewest ready workers by pool."""
-    fewest = {pool: len(world.ready(pool)) for pool in POOLS}
-    for _ in range(50):
-        _checked_look(world)
-        for pod in world.going():
-            world.go(pod)
-        for pod in world.starting():
-            world.come_up(pod)
-        fewest = {pool: min(least, len(world.ready(pool))) for pool, least in fewest.items()}
-    _check_settled(world)
-    return fewest
-
-
-@pytest.mark.parametrize(
-    ("budget", "fewest"),
-    [
-        (2, {"prefill": 0, "decode": 0}),  # no room for a surge: each goes before the next one starts
-        (3, {"prefill": 0, "decode": 1}),  # decode has the only room: decode workers can prefill themselves
-        (4, {"prefill": 1, "decode": 1}),
-    ],
-)
-def test_rollout_surges_only_where_the_budget_has_room(budget, fewest):
-    world = _serving((1, 1), budget)
-    world.edit(OTHER)
-    assert _roll(world) == fewest
-
-
-def test_pool_that_the_manifest_drops_makes_room_for_the_other():
-    world = _serving((2, 2), 4)
-    world.rescale(_scaling(4, least=(0, 1), most=(0, 9)))
-    world.scale("decode", 4)
-    for _ in range(30):
-        assert _gpus(world) <= 4
-        assert len(world.ready("decode")) >= 2
-        world.look()
-        for pod in world.going():
-            world.go(pod)
-        for pod in world.starting():
-            world.come_up(pod)
-    assert (world.existing("prefill"), len(world.ready("decode"))) == (0, 4)
-
-
 @pytest.mark.parametrize(
     ("changes", "held"),
     [

@@ -1,7 +1,6 @@
 """Whole rollouts, planned by the operator in a world where pods come up, fail and go in any order."""
 
 import budget
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_world import BROKEN, GOOD, OTHER, PLACEMENT, POOLS, World
@@ -113,20 +112,3 @@ def test_edits_in_the_midst_of_a_rollout_end_where_the_last_says(
     world.settle()
     assert world.progressing() == ("False", conditions.UP_TO_DATE)
     assert {chunk for pool in POOLS for chunk in world.chunks(pool)} == {OTHER}
-
-
-@pytest.mark.parametrize("chunk", [OTHER, GOOD])
-@pytest.mark.parametrize("bounds", [(0, 1), (1, 0)])
-def test_mended_manifest_deletes_failed_workers_at_once(chunk, bounds):
-    """Also where an old worker was lost: what never came up makes up for nothing."""
-    world = _serving((2, 2), bounds)
-    world.edit(BROKEN)
-    world.settle()
-    failed = {pod.name for pod in world.pods.values() if pod.blocked}
-    world.go(world.ready("decode")[0])
-    world.edit(chunk)
-    world.look()
-    assert {pod.name for pod in world.going()} >= failed
-    assert failed
-    world.settle()
-    assert world.progressing() == ("False", conditions.UP_TO_DATE)
