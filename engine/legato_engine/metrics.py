@@ -52,6 +52,17 @@ _COUNTERS = {
     "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
+_TIERS = {
+    "slots": ("slots", "Blocks that a tier of KV can keep."),
+    "blocks": ("blocks", "Blocks in a tier of KV."),
+}
+_TIER_COUNTS = {
+    "saved": ("saved_blocks", "Evicted blocks that were copied to a tier of KV."),
+    "restored": ("restored_blocks", "Blocks that were copied back from a tier of KV."),
+    "evicted": ("evicted_blocks", "Blocks that a tier of KV gave up."),
+    "save_seconds": ("save_seconds", "Time of copies to a tier of KV."),
+    "restore_seconds": ("restore_seconds", "Time of copies from a tier of KV."),
+}
 _DRAFTS = {
     "drafted": ("proposed", "Tokens that were drafted and verified."),
     "accepted": ("accepted", "Drafted tokens that the model sampled, too."),
@@ -167,7 +178,13 @@ class WorkerMetrics:
             gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
-        families += [*self._drafts(totals), self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
+        families += [
+            *_tiers(totals),
+            *self._drafts(totals),
+            self._decode_batches(totals),
+            self._transfer(totals),
+            self._tenants(totals),
+        ]
         return [*families, *gpus.families(self._gpus.readings)]
 
     def _drafts(self, totals: CoreTotals) -> list[Metric]:
@@ -212,6 +229,18 @@ class _Core(Collector):
 
     def collect(self) -> list[Metric]:
         return self._metrics.families()
+
+
+def _tiers(totals: CoreTotals) -> list[Metric]:
+    """Counts of the running core, by tier of KV; none without tiers."""
+    families = list[Metric]()
+    for kind, of_kind in ((GaugeMetricFamily, _TIERS), (CounterMetricFamily, _TIER_COUNTS)):
+        for name, (metric, text) in of_kind.items() if totals.tiers else ():
+            family = kind(f"legato_worker_kv_tier_{metric}", text, labels=["tier"])
+            for tier, values in totals.tiers.items():
+                family.add_metric([tier], getattr(values, name))
+            families.append(family)
+    return families
 
 
 def _usage(load: Load) -> float:

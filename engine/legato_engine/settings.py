@@ -49,6 +49,7 @@ class WorkerSettings:
     announce: str | None = None
     block_size: int | None = None  # None: BLOCK_SIZES
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
+    host_kv_memory: int = 0  # for blocks that the KV cache evicts
     memory_share: int | None = None  # None: no other program uses the same memory
     chunk_tokens: int | None = None  # None: CHUNK_TOKENS
     slo_tpot: float = 0.1
@@ -163,6 +164,11 @@ _FLAGS: Final = (
         "--kv-cache-memory",
         _AUTO_OR_SIZE,
         "memory of the KV cache; Auto: all memory that weights and workspace leave free",
+    ),
+    Flag(
+        "--host-kv-memory",
+        ValueKind("SIZE", sizes.parse, sizes.text),
+        "memory of the host for blocks that the KV cache evicts; none if not given",
     ),
     Flag(
         "--memory-share",

@@ -19,6 +19,7 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.rebalancing import TRIES, HotWorker, HotWorkers, RebalancingPolicy
 from legato_gateway.routing.scorers import RUNNING_WEIGHT, Objectives, Weights, compute_seconds
+from legato_gateway.routing.tiers import most_cached
 from legato_gateway.workers.fleet import Fleet
 
 __all__ = [
@@ -57,11 +58,11 @@ __all__ = [
 
 
 def uncached_tokens(prompt: int, matches: Matches, snapshot: FleetSnapshot) -> int:
-    """Returns the tokens of a prompt that no worker has cached. The last token is always computed.
+    """Returns the tokens of a prompt that no worker has cached in any tier. The last token is always computed.
 
     `matches` are the leading blocks that each worker has cached.
     """
-    cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
+    cached = max((most_cached(worker, matches) * worker.block_size for worker in snapshot.workers), default=0)
     return max(prompt - cached, 1)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.core.frames import CoreStatus, CoreTotals, TierTotals
 from legato_engine.metrics import WorkerMetrics
 from legato_protocol.wire.load import Load
 
@@ -32,3 +32,14 @@ def test_steps_are_counted_over_restarts_of_the_core() -> None:
     text = metrics.exposition(status, ready=True, gateways=1).decode()
     for value in ('bucket{le="1.0"} 2', 'bucket{le="4.0"} 6', 'bucket{le="+Inf"} 6', "sum 14"):
         assert f"legato_worker_decode_batch_sequences_{value}.0\n" in text
+
+
+def test_tiers_of_kv_are_counted_by_name_and_missing_without_them() -> None:
+    totals = CoreTotals(tiers={"host": TierTotals(9, 4, saved=7, restored=5, evicted=3, restore_seconds=0.5)})
+    status = CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), totals, idle=True)
+    text = WorkerMetrics().exposition(status, ready=True, gateways=1).decode()
+    expected = {"slots": 9, "blocks": 4, "saved_blocks_total": 7, "restored_blocks_total": 5, "evicted_blocks_total": 3}
+    for name, value in (expected | {"restore_seconds_total": 0.5}).items():
+        assert f'legato_worker_kv_tier_{name}{{tier="host"}} {float(value)}\n' in text
+    none = WorkerMetrics().exposition(CoreStatus(status.load, CoreTotals(), True), ready=True, gateways=1)
+    assert b"kv_tier" not in none

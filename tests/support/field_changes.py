@@ -37,6 +37,7 @@ CHANGES: dict[str, Any] = {
     "model.maxAdapterRank": 16,
     "engine.blockSize": 32,
     "engine.kvCacheMemory": "1Gi",
+    "engine.hostKVMemory": "1Gi",
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
     "engine.maxRunning": 128,

@@ -15,6 +15,7 @@ from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.moves import Save
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.handoff import transfers
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingTransfer
@@ -170,14 +171,20 @@ class Guesses:
 class Arena:
     """Blocks of slots, and the fake runner over them."""
 
-    def __init__(self, num_blocks: int, block_size: int, windows: tuple[int, ...] = ()) -> None:
+    def __init__(self, num_blocks: int, block_size: int, windows: tuple[int, ...] = (), host_slots: int = 0) -> None:
         self.block_size = block_size
+        self.slots = [[GARBAGE] * block_size for _ in range(host_slots)]
         self.windows = windows
         self.blocks = [[GARBAGE] * block_size for _ in range(num_blocks)]
 
     def run(self, batch: Batch, before: StepOutput = ()) -> StepOutput:
         """`before` is what the step before sampled."""
         drawn = [one.token for row in before for one in (row.sampled if isinstance(row, Scored) else row)]
+        for move in batch.moves:
+            if isinstance(move, Save):
+                self.slots[move.slot] = list(self.blocks[move.block])
+            else:
+                self.blocks[move.block] = list(self.slots[move.slot])
         for source, target in batch.copies:
             self.blocks[target] = list(self.blocks[source])
         written = [
@@ -237,20 +244,20 @@ class Arena:
 class Worker:
     """A scheduler with its arena, and a gateway's view of its events."""
 
-    def __init__(self, num_blocks: int = 32, block_size: int = 4, **limits: object) -> None:
+    def __init__(self, num_blocks: int = 32, block_size: int = 4, host_slots: int = 0, **limits: object) -> None:
         defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
         chosen = SchedulerLimits(block_size=block_size, **defaults | limits)
-        self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size)
+        self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size, host_slots)
         self.clients: dict[str, Client] = {}
         drafter = Guesses(self.clients) if chosen.drafts else None
         self.scheduler = Scheduler(chosen, self.pool, "revision", drafter)
         self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
-        self.arena = Arena(num_blocks, block_size, chosen.windows)
+        self.arena = Arena(num_blocks, block_size, chosen.windows, host_slots)
         self.now = 0.0
         self.before: StepOutput = ()  # of the step that was processed last
         self.batches: list[Batch] = []
-        self.known: set[bytes] = set()  # hashes that a reader of the events knows
-        self.numbers: list[int] = []
+        self.known: tuple[set[bytes], ...] = (set(), set())  # hashes that a reader of the events knows, by tier
+        self.numbers: tuple[list[int], ...] = ([], [])
         self.flight: Batch | None = None
         self.output: StepOutput | None = None
         self.next: Batch | None = None  # launched ahead
@@ -336,6 +343,7 @@ class Worker:
             self.batches.append(self.flight)
             self._check_held(self.flight)
             assert all(row.tokens for row in self.flight.rows), "a row that computes nothing"
+            assert self.flight.rows or self.flight.moves, "a step that does nothing"
             tables = {id(request.blocks) for client in self.clients for request in self.scheduler.requests(client)}
             assert all(id(row.blocks) in tables for row in self.flight.rows), "a row of one that was preempted"
             self.output = self.arena.run(self.flight) if compute else None
@@ -364,7 +372,7 @@ class Worker:
         output = self.arena.run(batch, self.before) if self.output is None else self.output
         self.before = output
         self.next, self.output, self.next_output = None, self.next_output, None
-        if fault:
+        if fault and output:
             output = (*output[:-1], tuple(Sampled(0, None, "no numbers") for _ in output[-1]))
         result = self.scheduler.process(batch, output, self.now)
         for scored in result.scored:
@@ -421,10 +429,10 @@ class Worker:
                 most = window_blocks(window, max(limits.chunk_tokens, 2 * limits.block_size), limits.block_size)
                 most += window_blocks(window, 1, limits.block_size)  # shared with others when it started
                 assert len(table.blocks) <= most, "blocks before a window are kept"
-        for event in self.pool.events.take():
+        for event in self.pool.take_events():
             self._read(event)
-        assert self.known == set(self.pool.cache)
-        assert self.numbers == list(range(1, len(self.numbers) + 1))
+        assert self.known == (set(self.pool.cache), self._usable_with_host())
+        assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in self.numbers)
 
     def write(self, blocks: Mapping[int, Sequence[int]]) -> None:
         """A peer's puts: content by block."""
@@ -443,8 +451,14 @@ class Worker:
         for blocks in (*(row.blocks for row in batch.rows), *windows, *batch.copies):
             assert all(map(self.pool.references, blocks))
 
+    def _usable_with_host(self) -> set[bytes]:
+        """Hashes of all prefixes that arena and slots hold together."""
+        host, stored = self.pool.host, self.pool.cache._blocks[0]
+        return set(host._prefixes.usable({**stored, **host._slot_of[0]})) if host.slots else set()
+
     def _read(self, event: KVEvent) -> None:
-        self.numbers.append(event.number)
+        known = self.known[event.tier]
+        self.numbers[event.tier].append(event.number)
         hashes = set(split(event.hashes))
-        assert self.known & hashes == (set() if isinstance(event, Stored) else hashes)
-        self.known ^= hashes
+        assert known & hashes == (set() if isinstance(event, Stored) else hashes)
+        known ^= hashes

@@ -78,7 +78,10 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     layout = layout_of(config, size, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
-    room, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
+    host, whose = _available(spec, role)
+    room = sizing.without_host_kv(host, engine.host_kv_memory or 0)
+    if gpus:
+        room, whose = _on_gpu(spec, gpus)
     declared = config.max_length
     if gpus and spec.disaggregated:  # KV of a hand-off lands in the host's memory
         landing = staging.landing_bytes(memory.available() // _workers(spec))
@@ -87,6 +90,8 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     tokens, needs = layout.tokens_within(sizes.kv_cache_bytes, chunk), needs_of(sizes.max_running)
     taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, chosen.quantized(checkpoint))
     taken = f"{taken} for {sizes.sequences(layout, config.max_length)}"
+    if engine.host_kv_memory is not None:
+        whose = f"{whose}, in addition to {_mib(engine.host_kv_memory)} of host memory for evicted KV"
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 

@@ -29,6 +29,7 @@ from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.sampling.parameters import LATER_PARAMS
 from legato_protocol.settings.flags import SettingsError
+from legato_protocol.wire.kv_events import HOST
 from legato_protocol.wire.stream import OLDEST, Hello
 
 Clock = Callable[[], float]
@@ -59,8 +60,8 @@ def load(
         compute.call(cores.bind)
     runner = model.runner
     limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
-    events = EventLog(epoch)
-    pool = BlockPool(runner.num_blocks, events, runner.layout.windows, runner.layout.block_size)
+    layout, slots = runner.layout, runner.arena.host.count
+    pool = BlockPool(runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, slots)
     scheduler = Scheduler(limits, pool, runner.kv_revision, drafters.make(settings.speculation))
     carrier = agent = None
     if settings.transport != "None":
@@ -76,7 +77,7 @@ def load(
         catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
     profiling = Profiling(compute, model.profiler, clock)
-    parts = CoreParts(compute, runner, scheduler, events, agent, grammars, adapters, catalog, profiling, clock)
+    parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, clock)
     return parts, _ready(hello, model, carrier, catalog)
 
 
@@ -180,6 +181,7 @@ def _hello(
         layout=str(runner.layout),
         block_size=settings.tokens_per_block,
         windows=runner.layout.windows,
+        tiers=(HOST,) if runner.arena.host.count else (),
         num_blocks=runner.num_blocks,
         max_length=model.max_length,
         address=agent.address if agent else b"",

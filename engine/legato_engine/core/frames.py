@@ -107,6 +107,18 @@ class ForGateway(Value, frozen=True):
     data: bytes
 
 
+class TierTotals(Value, frozen=True):
+    """`blocks` of `slots` are kept in a tier of KV; counts and seconds of moves since this core's start."""
+
+    slots: int = 0
+    blocks: int = 0
+    saved: int = 0
+    restored: int = 0
+    evicted: int = 0
+    save_seconds: float = 0.0
+    restore_seconds: float = 0.0
+
+
 class CoreTotals(Value, frozen=True):
     """Counts since this core's start."""
 
@@ -124,6 +136,7 @@ class CoreTotals(Value, frozen=True):
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
     drafted: int = 0
     accepted: int = 0
+    tiers: dict[str, TierTotals] = msgspec.field(default_factory=dict)  # by name, as in `kv_events.TIERS`
 
 
 class CoreStatus(Value, frozen=True):

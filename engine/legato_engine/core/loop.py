@@ -27,9 +27,9 @@ from legato_engine.core.reporting.load_reporter import LoadReporter
 from legato_engine.core.reporting.outbox import Outbox
 from legato_engine.core.reporting.phases import PhaseLog
 from legato_engine.core.reporting.rates import Rates
+from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.kvcache.events import EventLog
 from legato_engine.ranges import HANDOFF
 from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch, StepOutput
@@ -58,7 +58,6 @@ class CoreParts:
     compute: Compute
     runner: StepRunner
     scheduler: Scheduler
-    events: EventLog
     agent: TransferAgent | None
     grammars: Compilations
     adapters: ResidentAdapters
@@ -73,17 +72,18 @@ class Core:
         self._compute = parts.compute
         self._runner = parts.runner
         self._scheduler = scheduler = parts.scheduler
-        self._events = parts.events
         self._catalog = parts.catalog
         self._profiling = parts.profiling
         self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = parts.clock
         self._outbox = Outbox(PhaseLog(parts.clock))
-        self._rates = Rates()
+        self._rates, self._tier_times = Rates(), TierTimes()
         self._handoffs = None if parts.agent is None else self._sides(parts.agent)
         self._handler = RequestHandler(scheduler, self._handoffs, self._outbox, parts.grammars, parts.adapters)
         self._pulse = pulse
-        self._reporter = LoadReporter(self._handler, self._rates, pulse, max_waiting=scheduler.limits.max_waiting)
+        self._reporter = LoadReporter(
+            self._handler, self._rates, self._tier_times, pulse, max_waiting=scheduler.limits.max_waiting
+        )
         self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
         self._handles: deque[Any] = deque()  # of launched steps; only the compute thread uses it
         self._computing = False
@@ -189,7 +189,8 @@ class Core:
         if self._handoffs is not None:  # before blocks that this step used are pushed or granted
             with self._profiling.ranges.part(HANDOFF):
                 self._handoffs.agent.after_step(self._runner.written)
-        result = self._scheduler.process(batch, output, now)
+        moving = self._tier_times.measure(self._runner.arena.host.take_times())
+        result = self._scheduler.process(batch, output, now, moving)
         for scored in result.scored:
             self._outbox.add_prompt_logprobs(scored)
         for emission in result.emissions:
@@ -198,7 +199,8 @@ class Core:
         self._handler.end_faulted(result.faulted)
         if self._handoffs is not None:
             self._handoffs.senders.after_step(result.advanced, result.prefilled)
-        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now, result.accepted)
+        if batch.rows:
+            self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now, result.accepted)
         self._since = now
         self._reporter.count_step(result)
         self._profiling.count_step()
@@ -255,7 +257,7 @@ class Core:
             self._channel.send(profiled)
         frames, handoffs = self._outbox.take()
         phases = self._outbox.phases.take()
-        events = tuple(stream.encode(event) for event in self._events.take())
+        events = tuple(stream.encode(event) for event in self._scheduler.pool.take_events())
         status = self._reporter.status_if_due(self._clock())
         if frames or events or handoffs or status or phases or self._offer:
             loads, everyone = self._reporter.frames(status.load) if status else ((), ())

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.host_tier import HostTier
 from legato_engine.kvcache.prefix_cache import PrefixCache
-from legato_engine.kvcache.reach import StoredPrefixes, WindowedPrefixes
+from legato_engine.kvcache.reach import follow_prefixes
+from legato_protocol.wire.kv_events import HOST, KVEvent
 
 _FREE, _TAKEN = b"\x01", b"\x00"
 
@@ -28,12 +30,16 @@ class BlockPool:
     might still write to a quarantined block.
     """
 
-    def __init__(self, size: int, events: EventLog, windows: tuple[int, ...] = (), block_size: int = 1) -> None:
-        """`windows` has a window for each group after the first; blocks hold `block_size` positions."""
+    def __init__(
+        self, size: int, events: EventLog, windows: tuple[int, ...] = (), block_size: int = 1, host_slots: int = 0
+    ) -> None:
+        """`windows` has a window for each group after the first; blocks hold `block_size` positions. Evicted blocks go
+        to `host_slots`."""
         self.size = size
         self.events = events
-        prefixes = WindowedPrefixes(windows, block_size, events) if windows else StoredPrefixes(events)
-        self.cache = PrefixCache(prefixes)
+        host_events = EventLog(events.epoch, HOST)
+        self.host = HostTier(host_slots, follow_prefixes(windows, block_size, host_events), host_events)
+        self.cache = PrefixCache(follow_prefixes(windows, block_size, events), self.host)
         self._references = [0] * size
         self._free = bytearray(_FREE) * size  # a byte per block, since bytearray.find finds runs at memchr's speed
         self._free_count = size
@@ -48,6 +54,10 @@ class BlockPool:
     def counts(self) -> BlockCounts:
         free, cached, quarantined = self._free_count, self.cache.evictable, len(self._quarantined)
         return BlockCounts(free, cached, self.size - free - cached - quarantined, quarantined)
+
+    def take_events(self) -> tuple[KVEvent, ...]:
+        """Returns the changes of all tiers since the last call, in order within each tier."""
+        return self.events.take() + self.host.events.take()
 
     def references(self, block: int) -> int:
         return self._references[block]
@@ -125,6 +135,11 @@ class BlockPool:
             self.take((known,))
             self.release((block,))
         return known
+
+    def restore(self, slot: int, block: int) -> None:
+        """Plans to fill a block in use from a held slot of the host, and adds it to the prefix cache now."""
+        block_hash, parent, group = self.host.restore(slot, block)
+        self.cache.store(block, block_hash, parent, group)
 
     def quarantine(self, blocks: Iterable[int]) -> None:
         """The owner releases these blocks, but a peer may still write to them: unavailable until `readmit`."""

@@ -1,7 +1,7 @@
 """The log of stored and removed blocks of the prefix cache, for gateways."""
 
 from legato_protocol.wire.block_hash import join
-from legato_protocol.wire.kv_events import KVEvent, Removed, Stored
+from legato_protocol.wire.kv_events import ARENA, KVEvent, Removed, Stored
 
 Change = type[Stored] | type[Removed]
 
@@ -9,11 +9,13 @@ Change = type[Stored] | type[Removed]
 class EventLog:
     """Changes in order; `take` returns them as messages, consecutive changes of one kind joined.
 
-    Numbers are contiguous over the life of `epoch` and begin at 1: 0 is the empty cache of a new process.
+    Numbers are contiguous over the life of `epoch` and begin at 1: 0 is the empty cache of a new process. Each tier has
+    a log of its own, see `legato_protocol.wire.kv_events`.
     """
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(self, epoch: str, tier: int = ARENA) -> None:
         self.epoch = epoch
+        self.tier = tier
         self.number = 0  # of the last event taken
         self._runs: list[tuple[Change, list[bytes]]] = []
 
@@ -35,4 +37,4 @@ class EventLog:
 
     def _event(self, change: Change, hashes: list[bytes]) -> KVEvent:
         self.number += 1
-        return change(epoch=self.epoch, number=self.number, hashes=join(hashes))
+        return change(epoch=self.epoch, number=self.number, hashes=join(hashes), tier=self.tier)

@@ -2,8 +2,18 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from legato_engine.kvcache.host_tier import Content, HostTier
 from legato_engine.kvcache.reach import Prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """A usable prefix of `count` blocks, the first of which are `blocks` of the arena; slots have the others."""
+
+    blocks: list[int]
+    count: int
 
 
 class PrefixCache:
@@ -11,13 +21,14 @@ class PrefixCache:
 
     A stored block that is not in use is *evictable*; the least recently used one is evicted first. A sequence that uses
     a block of the first group uses all of its ancestors, and releases them after it: so leaves are evicted first, and
-    the ancestors of a stored block are stored. Blocks of windows have no such order.
+    the ancestors of a stored block are stored. Blocks of windows have no such order. `host` keeps evicted blocks.
     """
 
-    def __init__(self, prefixes: Prefixes) -> None:
+    def __init__(self, prefixes: Prefixes, host: HostTier) -> None:
         self._prefixes = prefixes
+        self._host = host
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(prefixes.groups)]
-        self._hashes: dict[int, tuple[bytes, bytes | None, int]] = {}  # block → its hash, its parent's, its group
+        self._hashes: dict[int, Content] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,20 +57,25 @@ class PrefixCache:
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """The first group's blocks of the longest usable prefix of `hashes`. Windows have their blocks, too."""
-        blocks, stored = [], self._blocks[0]
-        for block_hash in hashes:
-            block = stored.get(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
+        blocks = self._leading(hashes)
         del blocks[self._prefixes.longest(hashes[: len(blocks)]) :]
         return blocks
+
+    def match_all(self, hashes: Sequence[bytes]) -> CachedPrefix:
+        """The longest usable prefix of `hashes` in arena and slots."""
+        if not self._host.slots:
+            blocks = self.match(hashes)
+            return CachedPrefix(blocks, len(blocks))
+        blocks = self._leading(hashes)
+        count = self._host.longest(hashes, len(blocks))
+        return CachedPrefix(blocks[:count], count)
 
     def store(self, block: int, block_hash: bytes, parent: bytes | None, group: int = 0) -> None:
         """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
         self._blocks[group][block_hash] = block
-        self._hashes[block] = (block_hash, parent, group)
+        self._hashes[block] = content = Content(block_hash, parent, group)
         self._prefixes.add(group, block_hash, parent)
+        self._host.on_stored(content)
 
     def mark_unused(self, block: int) -> None:
         """No sequence uses this stored block any more: it becomes evictable."""
@@ -70,10 +86,10 @@ class PrefixCache:
         del self._evictable[block]
 
     def evict(self) -> int:
-        """Removes the least recently used evictable block and returns it to the caller. KeyError if there is no such
-        block."""
+        """Removes the least recently used evictable block and returns it to the caller; the host may keep its content.
+        KeyError if there is no such block."""
         block, _ = self._evictable.popitem(last=False)
-        self._remove(block)
+        self._host.on_evicted(block, self._remove(block))
         return block
 
     def forget(self, blocks: Sequence[int]) -> list[int]:
@@ -88,11 +104,11 @@ class PrefixCache:
             if followers[block_hash]:
                 break
             followers[parent] -= 1
-            self._remove(block)
+            self._host.on_forgotten(self._remove(block))
             of_windows += [stored[block_hash] for stored in self._blocks[1:] if block_hash in stored]
         for block in of_windows:
             self._evictable.pop(block, None)
-            self._remove(block)
+            self._host.on_forgotten(self._remove(block))
         return of_windows
 
     def check_integrity(self) -> None:
@@ -103,8 +119,20 @@ class PrefixCache:
             assert group or parent is None or parent in self._blocks[0], f"block {block} has lost its parent"
         assert all(block in self._hashes for block in self._evictable)
         self._prefixes.check_integrity()
+        self._host.check_integrity(self._blocks)
 
-    def _remove(self, block: int) -> None:
-        block_hash, _, group = self._hashes.pop(block)
-        del self._blocks[group][block_hash]
-        self._prefixes.remove(group, block_hash)
+    def _leading(self, hashes: Sequence[bytes]) -> list[int]:
+        """The first group's blocks of leading `hashes`."""
+        blocks, stored = [], self._blocks[0]
+        for block_hash in hashes:
+            block = stored.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def _remove(self, block: int) -> Content:
+        content = self._hashes.pop(block)
+        del self._blocks[content.group][content.block_hash]
+        self._prefixes.remove(content.group, content.block_hash)
+        return content

@@ -34,6 +34,11 @@ class Prefixes(Protocol):
         """Raises AssertionError if counts of consecutive blocks or usable prefixes are wrong."""
 
 
+def follow_prefixes(windows: tuple[int, ...], block_size: int, events: EventLog) -> Prefixes:
+    """`windows` has a window for each group after the first; blocks hold `block_size` positions."""
+    return WindowedPrefixes(windows, block_size, events) if windows else StoredPrefixes(events)
+
+
 class StoredPrefixes:
     """Implements `Prefixes` for one group: each stored block ends a usable prefix."""
 

@@ -8,12 +8,14 @@ import torch
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner.host_slots import HostSlots
 
 
 class Arena:
-    """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`."""
+    """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`. `host` has evicted ones."""
 
-    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0) -> None:
+        """Raises TooLittleMemory if the host's slots cannot be pinned."""
         self.layout = layout
         self.num_blocks = num_blocks
         nbytes = num_blocks * layout.block_bytes
@@ -27,6 +29,7 @@ class Arena:
             self._memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self.blocks = self._memory.view(dtype).view(num_blocks, *layout.block_shape)
+        self.host = HostSlots(self.blocks, host_slots)
 
     @property
     def on_host(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import ProfileFailed
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.kvcache.moves import MoveTime
 from legato_engine.ranges import Ranges
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.transfer.device.interface import DeviceEvent
@@ -16,11 +17,31 @@ from legato_protocol.model_files.adapter_list import AdapterEntry
 Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
 
 
+class KVSlots(Protocol):
+    """Memory of `count` blocks that the arena evicts, in the host's memory."""
+
+    @property
+    def count(self) -> int: ...
+    def take_times(self) -> tuple[MoveTime, ...]:
+        """Returns the durations of moves that are done and were not returned before."""
+
+
+class NoSlots:
+    """Implements `KVSlots` for a runner that keeps no evicted blocks."""
+
+    count = 0
+
+    def take_times(self) -> tuple[MoveTime, ...]:
+        return ()
+
+
 class KVArena(Protocol):
     """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`.
 
-    Without `on_host`, only the device reads and writes it."""
+    Without `on_host`, only the device reads and writes it. `host` keeps evicted blocks."""
 
+    @property
+    def host(self) -> KVSlots: ...
     @property
     def on_host(self) -> bool: ...
     @property

@@ -11,7 +11,7 @@ from legato_engine.adapters.folder import AdapterFolder, Projections, open_adapt
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
-from legato_engine.runner import backends, population
+from legato_engine.runner import backends, population, sizing
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.plan import AdapterLimits, RunnerOptions
 from legato_engine.runner.runner import Runner
@@ -118,6 +118,7 @@ def _warmed_up(
         RunnerOptions(
             block_size=settings.tokens_per_block,
             kv_cache_bytes=settings.kv_cache_memory,
+            host_kv_bytes=settings.host_kv_memory,
             dtype=settings.dtype,
             kv_dtype=settings.kv_cache_dtype,
             device=settings.device,
@@ -136,7 +137,8 @@ def _warmed_up(
         lambda _what, share: progress("loading", share),
     )
     if settings.device == "cpu":
-        population.start(runner.arena)  # only now: workers that start together measure the free memory first
+        # Only now: workers that start together measure the free memory first.
+        population.start(runner.arena, runner.arena.host)
     progress("warming up", 0.0)
     checkpoint.release()
     runner.warm_up()
@@ -158,10 +160,12 @@ def _memory(settings: WorkerSettings) -> Memory:
     """Memory that this worker may take: its share with Auto, otherwise all free memory.
 
     On a GPU, it is a share of the total memory, at most the free memory, so that it does not depend on which worker
-    started first. On the host, where other programs always run, it is a share of the free memory.
+    started first. On the host, where other programs always run, it is a share of the free memory, without the part for
+    evicted KV. Raises TooLittleMemory if the host has no room for that.
     """
     free, share = memory.available(), None if settings.kv_cache_memory is not None else settings.memory_share
+    host = sizing.without_host_kv(Memory(free // (share or 1), share is not None), settings.host_kv_memory)
     if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses a missing one
         free, total = torch.cuda.mem_get_info()
         return Memory(min(free, total // (share or 1)))
-    return Memory(free // (share or 1), shared=share is not None)
+    return host

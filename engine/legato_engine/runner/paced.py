@@ -19,7 +19,7 @@ from legato_engine import capacity
 from legato_engine.errors import UnusableProfile
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import inputs, profile
-from legato_engine.runner.interface import LoadedModel, Progress
+from legato_engine.runner.interface import LoadedModel, NoSlots, Progress
 from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
 from legato_engine.settings import WorkerSettings
@@ -74,6 +74,7 @@ class PacedArena:
         self._memory = mmap.mmap(-1, num_blocks * self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.slots = np.frombuffer(self._memory, np.int64)  # [num_blocks · block_size]
         self.blocks = self.slots.reshape(num_blocks, -1)
+        self.host = NoSlots()
 
     @property
     def address(self) -> int:

@@ -33,7 +33,8 @@ class RunnerOptions:
     torch's GPU for `device`, `instructions` replaces this machine's instruction sets in the choice of formats. Weights,
     arena and workspace have to fit into `memory`; None: not checked.
 
-    `longest_bytes` bounds the KV of a sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a
+    `host_kv_bytes` of the host's memory are for evicted KV, in addition to `memory`. `longest_bytes` bounds the KV of a
+    sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a
     sequence are the size of the largest step.
     """
 
@@ -51,6 +52,7 @@ class RunnerOptions:
 
     block_size: int
     kv_cache_bytes: int | None
+    host_kv_bytes: int = 0
     max_length: int | None
     longest_bytes: int | None = None
     max_batch: int | None = capacity.FEWEST

@@ -8,17 +8,26 @@ import ctypes
 import os
 from collections.abc import Callable
 from threading import Thread
+from typing import Protocol
 
 from legato_engine import memory
-from legato_engine.runner.arena import Arena
 
 PIECE = 32 << 20  # bytes at a time: other threads may map memory in between
 RESERVE = 512 << 20  # bytes that must stay available; otherwise the remaining pages are allocated on first use
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
-def start(arena: Arena, available: Callable[[], int] = memory.available) -> Thread:
-    """Starts a thread that allocates the pages of `arena`, an arena on the host, in the order of its blocks.
+class HostMemory(Protocol):
+    """A span of the host's memory."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+def start(*spans: HostMemory, available: Callable[[], int] = memory.available) -> Thread:
+    """Starts a thread that allocates the pages of an arena on the host and its slots, in the order of blocks.
 
     Contents stay as they are. The thread ends early if memory gets scarce or the system lacks the call; it runs at the
     lowest priority, so that it uses idle cores only.
@@ -26,14 +35,15 @@ def start(arena: Arena, available: Callable[[], int] = memory.available) -> Thre
 
     def run() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 19)  # on Linux, of this thread
-        _populate(arena, available)
+        for span in spans:
+            _populate(span, available)
 
     thread = Thread(target=run, name="populate", daemon=True)
     thread.start()
     return thread
 
 
-def _populate(arena: Arena, available: Callable[[], int]) -> None:
+def _populate(arena: HostMemory, available: Callable[[], int]) -> None:
     libc = ctypes.CDLL(None)
     for at in range(0, arena.nbytes, PIECE):
         size = min(PIECE, arena.nbytes - at)

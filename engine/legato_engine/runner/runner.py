@@ -77,6 +77,10 @@ class Runner:
         memory = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
         if windows := plan.layout.windows:
             memory = f"{memory} of {1 + len(windows)} groups of layers, {len(windows)} of them with windows"
+        if arena.host.count:
+            memory = (
+                f"{memory}, {arena.host.nbytes >> 20:,} MiB of the host's memory for {arena.host.count} evicted ones"
+            )
         if quantized := chosen.quantized(checkpoint):
             memory = f"{quantized}; {memory}"
         self.formats = f"{chosen}; {memory}; {sizes.sequences(plan.layout, checkpoint.config.max_length)}"
@@ -118,7 +122,8 @@ class Runner:
             backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
             model = registry.model_class(config)(config, backend)
             num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
-            arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
+            place = gpu.place if gpu else torch.device("cpu")
+            arena = Arena(layout, num_blocks, place, options.host_kv_bytes // layout.block_bytes)
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
         return cls(plan, model, backend, arena, sampler, options.ranges)
 
@@ -128,7 +133,7 @@ class Runner:
         return self if self._sampler is not None else None
 
     def step(self, batch: Batch) -> StepOutput:
-        """Copies blocks, computes and samples. A batch without rows only copies."""
+        """Moves and copies blocks, computes and samples. A batch without rows does not compute."""
         return self.collect(self.launch(batch))
 
     def launch(self, batch: Batch) -> Launched:
@@ -136,6 +141,8 @@ class Runner:
 
         With `ahead`, tokens of rows may be samples of the step launched before."""
         with torch.inference_mode(), self.ranges.part(STEP):
+            if batch.moves:
+                self.arena.host.move(batch.moves)
             for source, target in batch.copies:
                 self.arena.copy(source, target)
             draws, lines = _draws(batch.rows)

@@ -176,6 +176,16 @@ def _fitting(sizes: ChosenSizes, layout: KVLayout) -> float:
     return sizes.kv_cache_bytes // layout.block_bytes / layout.sizes(0).decoding(expected)
 
 
+def without_host_kv(memory: Memory, size: int) -> Memory:
+    """Returns the host's memory that is left with `hostKVMemory` of this size. Raises TooLittleMemory."""
+    if size > memory.available:
+        most = f"give a hostKVMemory of at most {memory.available // _MIB}Mi"
+        raise TooLittleMemory(
+            f"hostKVMemory is {_mib(size)}; {_mib(memory.available)} of the host are available: {most}"
+        )
+    return Memory(memory.available - size, memory.shared)
+
+
 def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int, chunk_tokens: int = 0) -> int:
     """Returns the size of the KV cache with `kvCacheMemory: Auto`: the remaining memory, less a reserve.
 

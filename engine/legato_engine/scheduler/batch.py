@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from legato_engine.kvcache.moves import Move
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.token_counts import TokenCounts
 from legato_protocol.sampling.parameters import SamplingParams
@@ -105,10 +106,12 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """One step. `copies` are (from, to) blocks to copy before anything is computed (copy-on-write)."""
+    """One step. First `moves` from and to slots of the host are done, in order, then `copies` of blocks (from, to), for
+    copy-on-write; then rows are computed."""
 
     rows: tuple[Row, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):

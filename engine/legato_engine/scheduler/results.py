@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from legato_engine.kvcache.host_tier import TierCounts
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer
@@ -111,3 +112,4 @@ class SchedulerLoad:
     prompt_tokens: int
     prefill_cost: PrefillCoefficients | None
     decode_cost: DecodeCoefficients | None
+    host: TierCounts

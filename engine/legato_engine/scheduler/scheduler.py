@@ -98,14 +98,15 @@ class Scheduler:
         self._registry.wait(request)
 
     def schedule(self, now: float) -> Batch | None:
-        """Plans the next step; None if there is nothing to compute. RuntimeError while a step is in flight."""
+        """Plans the next step; None if there is nothing to compute or move. RuntimeError while a step is in flight."""
         if self._steps:
             raise RuntimeError("a step is in flight")
         planned = self._planner.plan()
         self._speculation.extend(*planned)
         counts = len(self._queue), len(self._registry.running)
         self._saturated, self._ahead = None if self._planner.held_up else counts, 0
-        return self._launch(*planned, now)
+        rows, requests = planned
+        return self._launch(rows, requests, now) if rows or self.pool.host.pending else None
 
     def schedule_ahead(self, now: float) -> Batch | None:
         """Plans the step after the one in flight, for a runner that launches it before that one ends (see `Row`).
@@ -119,7 +120,8 @@ class Scheduler:
         step = self._steps[0]
         if self._speculation.waits(step.batch, self._registry.running):
             return None
-        return self._launch(*self._planner.plan_ahead(step.batch, step.requests), now)
+        rows, requests = self._planner.plan_ahead(step.batch, step.requests)
+        return self._launch(rows, requests, now) if rows else None
 
     def take_started(self) -> list[Request]:
         """Returns, once each, requests whose first step is in flight."""
@@ -138,8 +140,9 @@ class Scheduler:
         expected = self._cost.expected(work.rows, work.context, work.tokens, work.pairs, step.scored)
         return expected * self._speculation.times(work) if work.drafts else expected
 
-    def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
-        """Processes the runner's output of the first step in flight. Its KV events are then in `pool.events.take()`.
+    def process(self, batch: Batch, output: StepOutput, now: float, moving: float = 0.0) -> StepResult:
+        """Processes the runner's output of the first step in flight, which spent `moving` seconds on its moves. Its KV
+        events are then in `pool.take_events()`.
 
         ValueError if `batch` is not that step.
         """
@@ -161,8 +164,10 @@ class Scheduler:
             served[request.tenant] += computed + result.accepted - before
         self._tenants.add(served)
         scoring = sum([row.seconds for row in output if isinstance(row, Scored)]) if step.scored else 0.0
-        seconds = now - max(step.began, self._ended) - scoring
+        seconds = max(0.0, now - max(step.began, self._ended) - scoring - moving)
         self._ended = now
+        if not batch.rows:
+            return result
         self._queue.measure(result.prompt_tokens, seconds)
         if not work.drafts:
             self._cost.measure(work.rows, work.context, work.tokens, work.pairs, seconds)
@@ -251,6 +256,7 @@ class Scheduler:
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
             shared_prompt_tokens=self._tables.shared_tokens,
+            host=self.pool.host.counts(),
             paused_blocks=self._admission.paused_blocks(),
             paused=sum([r.paused for r in (*self._registry.running, *self._queue, *self.incoming.waiting)]),
             granted=len(self._admission.reserved),
@@ -284,11 +290,9 @@ class Scheduler:
             return str(error) or str(extract_tb(error.__traceback__)[-1].line)
         return ""
 
-    def _launch(self, rows: list[Row], requests: list[Request], now: float) -> Batch | None:
-        if not rows:
-            return None
-        self._tables.launch(requests)
-        batch = Batch(tuple(rows), tuple(self._tables.copies))
+    def _launch(self, rows: list[Row], requests: list[Request], now: float) -> Batch:
+        moves = self._tables.launch(requests)
+        batch = Batch(tuple(rows), tuple(self._tables.copies), moves)
         self._steps.append(_Step(batch, requests, now, work_of(batch), scored_in(batch)))
         return batch
 

@@ -17,6 +17,7 @@ from legato_engine.settings import WorkerSettings
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.process.followed_files import FollowedFiles
 from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire.kv_events import ARENA
 from legato_protocol.wire.step_trace import TRACE_PATH
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -130,7 +131,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         "block_size": hello.block_size,
         "num_blocks": hello.num_blocks,
         "max_length": hello.max_length,
-        "stored_hashes": len(core.stored),
+        "stored_hashes": len(core.stored[ARENA]),
         "handoffs": [_as_dict(report) for report in core.handoffs],
     }
     if core.status is not None:

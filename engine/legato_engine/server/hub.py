@@ -52,10 +52,21 @@ class CoreView:
     """The latest reports of the serving core."""
 
     ready: Ready
-    stored: StoredHashes
+    stored: dict[int, StoredHashes]  # by tier of KV
     status: CoreStatus | None = None
     offer: AdapterOffer | None = None  # adapters that the core offers from the last list
     handoffs: deque[HandoffReport] = field(default_factory=lambda: deque(maxlen=RECENT_HANDOFFS))
+
+    @classmethod
+    def of(cls, ready: Ready) -> "CoreView":
+        """A core that has just started."""
+        hello = ready.hello
+        tiers = {tier: StoredHashes(hello.epoch, tier) for tier in (kv_events.ARENA, *hello.tiers)}
+        return cls(ready, tiers, offer=ready.offer)
+
+    def snapshot(self) -> list[bytes]:
+        """Encoded pages of all tiers."""
+        return [page for stored in self.stored.values() for page in stored.snapshot()]
 
 
 class Hub:
@@ -94,7 +105,7 @@ class Hub:
 
     def core_ready(self, ready: Ready) -> None:
         """A core serves: greets every gateway and sends a snapshot to every listener."""
-        self.core = CoreView(ready, StoredHashes(ready.hello.epoch), offer=ready.offer)
+        self.core = CoreView.of(ready)
         self.phase = "ready"
         self._joined = list(self._gateways)
         self._drain_requested, self._new_tokens = self.draining, self.tokens
@@ -102,7 +113,7 @@ class Hub:
         for queue in self._gateways.values():
             queue.put(hello)
         for queue in self._listeners:
-            queue.put(*self.core.stored.snapshot())
+            queue.put(*self.core.snapshot())
         self.metrics.on_core_started(ready.gpus)
         self._wake()
 
@@ -119,7 +130,8 @@ class Hub:
                 queue.put(*report.everyone)
         if report.events:
             for data in report.events:
-                core.stored.apply(kv_events.decode_event(data))
+                event = kv_events.decode_event(data)
+                core.stored[event.tier].apply(event)
             for queue in self._listeners:
                 queue.put(*report.events)
         core.handoffs.extend(report.handoffs)
@@ -238,7 +250,7 @@ class Hub:
 
     def send_snapshot(self, queue: SendQueue) -> None:
         if self.core is not None:
-            queue.put(*self.core.stored.snapshot())
+            queue.put(*self.core.snapshot())
 
     def stop_listening(self, queue: SendQueue) -> None:
         self._listeners.discard(queue)

@@ -1,9 +1,9 @@
-"""The server's copy of the hashes in the core's prefix cache, so that it can send snapshots without the core."""
+"""The server's copy of the hashes in a tier of the core's KV, so that it can send snapshots without the core."""
 
 from collections.abc import Iterator
 
 from legato_protocol.wire import block_hash, stream
-from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
+from legato_protocol.wire.kv_events import ARENA, KVEvent, Removed, Snapshot, Stored
 
 PAGE_HASHES = 1 << 15
 
@@ -11,8 +11,9 @@ PAGE_HASHES = 1 << 15
 class StoredHashes:
     """All hashes after event `number` of `epoch`, parents before children."""
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(self, epoch: str, tier: int = ARENA) -> None:
         self.epoch = epoch
+        self.tier = tier
         self.number = 0
         self._hashes: dict[bytes, None] = {}
 
@@ -36,7 +37,7 @@ class StoredHashes:
         pages = list(self._pages()) or [b""]
         last = len(pages) - 1
         return [
-            stream.encode(Snapshot(self.epoch, self.number, page, page == last, hashes))
+            stream.encode(Snapshot(self.epoch, self.number, page, page == last, hashes, self.tier))
             for page, hashes in enumerate(pages)
         ]
 

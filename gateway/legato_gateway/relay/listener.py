@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.driver import SubRequestDriver
+from legato_gateway.routing import tiers
 from legato_gateway.workers.links import Links
 from legato_protocol.security.followed_tokens import RefusalLog
-from legato_protocol.wire.kv_events import KVEvent
+from legato_protocol.wire.kv_events import ARENA, TIERS, KVEvent
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Started, Tokens
 
@@ -48,7 +49,7 @@ class WorkerListener:
             _log.warning("%s gets no requests: %s", worker, known.problem)
             self._metrics.count("foreign_workers", worker)
         if not continues:
-            self._index.expect(worker, hello.epoch, whole=not hello.windows)
+            self._expect(worker, hello)
             self._links.request_snapshot(worker)
         self._fleet_changed()
 
@@ -101,18 +102,18 @@ class WorkerListener:
     def removed(self, worker: str) -> None:
         """Discovery has dropped the worker, and its streams are closed."""
         self._fleet.remove(worker)
-        self._index.forget(worker)
+        self._forget(worker)
 
     def kv_event(self, worker: str, event: KVEvent) -> bool:
-        return self._index.apply(worker, event)
+        return self._index.apply(tiers.holder(worker, event.tier), event)
 
     def kv_read_on(self, worker: str) -> bool:
-        return self._index.read_on(worker)
+        return any(self._index.read_on(holder) for holder in tiers.holders(worker))
 
     def kv_lost(self, worker: str) -> None:
         known = self._fleet.worker(worker)
-        if known is not None and known.epoch:
-            self._index.expect(worker, known.epoch, whole=not (known.hello and known.hello.windows))
+        if known is not None and known.hello is not None:
+            self._expect(worker, known.hello)
 
     def bad_frame(self, worker: str, reason: str) -> None:
         self._metrics.count("bad_frames", worker)
@@ -143,6 +144,18 @@ class WorkerListener:
         known = self._fleet.worker(worker)
         if known is not None and known.epoch == lost.epoch:
             self._fleet.disconnected(worker, "lost", lost.reason)
-            self._index.forget(worker)
+            self._forget(worker)
             self._driver.lost(worker, f"the core of {worker} died: {lost.reason}", died=not lost.silent)
             self._fleet_changed()
+
+    def _expect(self, worker: str, hello: Hello) -> None:
+        """Expects snapshots of the tiers of the worker's KV."""
+        for tier in range(len(TIERS)):
+            if tier == ARENA or tier in hello.tiers:
+                self._index.expect(tiers.holder(worker, tier), hello.epoch, whole=not hello.windows)
+            else:
+                self._index.forget(tiers.holder(worker, tier))
+
+    def _forget(self, worker: str) -> None:
+        for holder in tiers.holders(worker):
+            self._index.forget(holder)

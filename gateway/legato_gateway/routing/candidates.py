@@ -8,6 +8,7 @@ from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Weights
+from legato_gateway.routing.tiers import CachedBlocks, cached_blocks
 
 
 @dataclass(slots=True)
@@ -15,7 +16,8 @@ class WorkerCandidate:
     """A worker that could take its part, with the cost that `best` compares."""
 
     worker: WorkerView
-    cached: int
+    blocks: CachedBlocks
+    cached: int  # tokens in any tier
     uncached: int
     to_compute: int  # uncached tokens, less what earlier prompts are predicted to compute
     cost: float
@@ -24,7 +26,7 @@ class WorkerCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Builds candidates from workers that could take `need` and have `matched` blocks of it cached."""
+    """Builds candidates from workers that could take `need`, and the blocks of it that they have cached."""
 
     need: Need
     predicted: Matches
@@ -32,17 +34,26 @@ class Costs:
     usual_rate: float
     usual_step: float
 
-    def prefiller(self, worker: WorkerView, matched: int) -> WorkerCandidate:
-        left = self._to_compute(worker, matched)
-        return self._candidate(worker, matched, left, self._prefill(worker, left))
+    def cached(self, worker: WorkerView, matched: int, matches: Matches) -> CachedBlocks:
+        """Returns the blocks that a worker with `matched` ones in its arena would use."""
 
-    def decoder(self, worker: WorkerView, matched: int) -> WorkerCandidate:
-        left = self.need.tokens - matched * worker.block_size
-        return self._candidate(worker, matched, left, self._decode(worker, matched) + scorers.transfer_seconds(left))
+        def seconds(blocks: int) -> float:
+            left = self.need.tokens - blocks * worker.block_size
+            return scorers.own_seconds(worker, self.need.tokens, left, self.usual_rate)
 
-    def unified(self, worker: WorkerView, matched: int) -> WorkerCandidate:
-        left = self._to_compute(worker, matched)
-        return self._candidate(worker, matched, left, self._decode(worker, matched) + self._prefill(worker, left))
+        return cached_blocks(worker, self.need, matched, matches, seconds)
+
+    def prefiller(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
+        left = self._to_compute(worker, blocks)
+        return self._candidate(worker, blocks, left, self._prefill(worker, left))
+
+    def decoder(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
+        left = self.need.tokens - blocks.count * worker.block_size
+        return self._candidate(worker, blocks, left, self._decode(worker, blocks) + scorers.transfer_seconds(left))
+
+    def unified(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
+        left = self._to_compute(worker, blocks)
+        return self._candidate(worker, blocks, left, self._decode(worker, blocks) + self._prefill(worker, left))
 
     def seconds(self, prefiller: WorkerCandidate) -> float:
         """Returns the seconds until the prompt would be computed on a worker that does nothing else: after its queue.
@@ -64,8 +75,9 @@ class Costs:
         rate = sum(worker.prefill_rate or self.usual_rate for worker in prefillers)
         return self.need.waited + separate + self.need.behind / rate > ttft
 
-    def _to_compute(self, worker: WorkerView, matched: int) -> int:
+    def _to_compute(self, worker: WorkerView, blocks: CachedBlocks) -> int:
         """Returns the tokens that will be left to compute when its prefill starts."""
+        matched = blocks.count
         if worker.name in self.predicted:
             matched = max(matched, filters.matched(worker, self.need, self.predicted))
         return self.need.tokens - matched * worker.block_size
@@ -73,15 +85,16 @@ class Costs:
     def _prefill(self, worker: WorkerView, left: int) -> float:
         return scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
 
-    def _decode(self, worker: WorkerView, matched: int) -> float:
-        return scorers.decode_load(worker, self.need.tokens, matched, self.usual_step, self.weights)
+    def _decode(self, worker: WorkerView, blocks: CachedBlocks) -> float:
+        return scorers.decode_load(worker, self.need.tokens, blocks.arena, self.usual_step, self.weights)
 
-    def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> WorkerCandidate:
+    def _candidate(self, worker: WorkerView, blocks: CachedBlocks, left: int, cost: float) -> WorkerCandidate:
+        cost += blocks.seconds
         if self.need.adapter:
             _, digest = filters.lineage(worker, self.need)
             cost += scorers.adapter_cost(worker, digest, self.weights)
-        cached = matched * worker.block_size
-        return WorkerCandidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
+        cached = blocks.count * worker.block_size
+        return WorkerCandidate(worker, blocks, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
 
 
 def best(need: Need, candidates: list[WorkerCandidate]) -> WorkerCandidate:

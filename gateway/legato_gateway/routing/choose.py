@@ -75,12 +75,13 @@ def choose(
         matched = filters.matched(worker, need, matches)
         if filters.why_not(worker, need, matched) is not None:
             continue
+        cached = costs.cached(worker, matched, matches)
         if worker.role == "prefill":
-            prefillers.append(costs.prefiller(worker, matched))
+            prefillers.append(costs.prefiller(worker, cached))
         elif worker.role == "decode":
-            split.append(costs.decoder(worker, matched))
+            split.append(costs.decoder(worker, cached))
         else:
-            unified.append(costs.unified(worker, matched))
+            unified.append(costs.unified(worker, cached))
     if not split and not unified:
         return _no_decoder(need, snapshot, matches)
     if local := _cheap_local(need, split, policy):
@@ -169,7 +170,7 @@ def _without_prefill(
     """Applies the policy for missing prefill workers."""
     need = costs.need
     if policy.when_prefill_unavailable == "Local":
-        unified = [costs.unified(each.worker, each.cached // each.worker.block_size) for each in split]
+        unified = [costs.unified(each.worker, each.blocks) for each in split]
         return _local(best(need, unified), "unavailable", "no prefill worker available")
     reasons = _reasons(need, (worker for worker in snapshot.workers if worker.prefills), {})
     why = f"no prefill worker available ({reasons}), and the policy is {policy.when_prefill_unavailable}"
@@ -200,7 +201,7 @@ def _local(chosen: WorkerCandidate, at: PrefillAt, reason: str) -> Route:
 def _handoff(prefill: WorkerCandidate, decode: WorkerCandidate) -> Route:
     worker = prefill.worker
     text = (
-        f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.to_compute} to compute, "
+        f"prefill {worker.name}: {_cached_text(prefill)}, {prefill.to_compute} to compute, "
         f"{worker.backlog} queued, {prefill.cost:.2f} s; {_decode_text(decode)}"
     )
     cached = {worker.name: prefill.cached, decode.worker.name: decode.cached}
@@ -210,4 +211,10 @@ def _handoff(prefill: WorkerCandidate, decode: WorkerCandidate) -> Route:
 def _decode_text(decode: WorkerCandidate) -> str:
     worker = decode.worker
     free = 100 * worker.room // max(1, worker.num_blocks)
-    return f"decode {worker.name}: {decode.cached} tokens cached, {free}% free, {worker.in_flight} in flight"
+    return f"decode {worker.name}: {_cached_text(decode)}, {free}% free, {worker.in_flight} in flight"
+
+
+def _cached_text(candidate: WorkerCandidate) -> str:
+    text, blocks = f"{candidate.cached} tokens cached", candidate.blocks
+    restored = (blocks.count - blocks.arena) * candidate.worker.block_size
+    return f"{text} ({restored} to restore in {blocks.seconds:.3f} s)" if restored else text

@@ -138,5 +138,10 @@ def wanted(worker: WorkerView, need: Need, matched: int) -> int:
 
 
 def matched(worker: WorkerView, need: Need, matches: Matches) -> int:
-    """Returns the cached blocks that count: the last known token is always computed, for logits to sample from."""
-    return min(matches.get(worker.name, 0), (need.tokens - 1) // worker.block_size)
+    """Returns the blocks in the worker's arena that count."""
+    return min(matches.get(worker.name, 0), most_blocks(worker, need))
+
+
+def most_blocks(worker: WorkerView, need: Need) -> int:
+    """Returns the cached blocks that count at most: the last known token is always computed, to sample from."""
+    return (need.tokens - 1) // worker.block_size

@@ -51,6 +51,8 @@ class WorkerView:
     adapters: Mapping[str, str] = field(default_factory=dict)  # digest of each adapter that it serves, by name
     former_adapters: tuple[str, ...] = ()  # digests of adapters that only continue sequences that started with them
     loaded_adapters: tuple[str, ...] = ()  # digests of the adapters in its memory
+    tiers: tuple[int, ...] = ()  # of KV in addition to the arena, from the fastest on
+    restore_seconds: tuple[float, ...] = ()  # of a block, for each tier; 0 when not measured yet
     credits: int | None = None  # sequences that it takes in addition; None: no limit
     pending_tokens: int = 0
     pending_blocks: int = 0

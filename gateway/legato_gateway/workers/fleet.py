@@ -251,6 +251,8 @@ class Fleet:
             adapters=hello.adapters,
             former_adapters=hello.former_adapters,
             loaded_adapters=load.adapters if load else (),
+            tiers=hello.tiers,
+            restore_seconds=load.restore_seconds if load else (),
             ready=worker.ready,
             draining=worker.draining,
             broken=worker.name in self._broken,

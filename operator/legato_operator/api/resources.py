@@ -22,6 +22,7 @@ from legato_operator.api.spec.scalars import (
     CountOrPercentage,
     Duration,
     MaxRunning,
+    Memory,
     MemoryOrAuto,
     PodImage,
     ServiceName,
@@ -46,6 +47,8 @@ class Engine(ManifestPart):
     """Tokens in a block of KV cache: 8, 16, 32, 64, 128, or Auto: 16 on CPUs, 64 on GPUs."""
     kv_cache_memory: MemoryOrAuto = 512 << 20
     """Size of each worker's KV cache. Auto uses the memory that weights and workspace leave free at start."""
+    host_kv_memory: Annotated[Memory | None, Field(alias="hostKVMemory")] = None
+    """Host memory of each worker for blocks that its KV cache evicts and may restore; none if not given."""
     chunk_tokens: ChunkTokens = "Auto"
     """Maximum prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     max_running: MaxRunning = None

@@ -4,12 +4,21 @@ After the gateway's `Greeting`, the worker sends one `Snapshot` in pages and the
 numbers that follow the snapshot's. A gap, another epoch or a smaller number means that events were lost: the reader
 must treat the worker's cache as empty until it has sent `SnapshotRequest` and a new snapshot is complete. Hashes are
 sent joined (`block_hash.join`).
+
+A worker with slower tiers (`Hello.tiers`) reports each of them in the same way, with numbers and snapshots of its own:
+in a tier, a block is stored if a sequence can continue after it with blocks of that tier and of all faster ones.
 """
+
+from typing import Final
 
 import msgspec
 
-from legato_protocol.wire.messages import BadFrame, Message, decode_with
+from legato_protocol.wire.messages import BadFrame, Count, Message, decode_with
 from legato_protocol.wire.stream import Greeting
+
+ARENA: Final = 0  # tiers, from the fastest on: blocks that steps compute with
+HOST: Final = 1  # in the memory of the host
+TIERS: Final = ("arena", "host")  # their names
 
 
 class SnapshotRequest(Message, tag="want", frozen=True):
@@ -24,6 +33,7 @@ class Snapshot(Message, tag="snap", frozen=True):
     page: int
     last: bool
     hashes: bytes
+    tier: Count = ARENA
 
 
 class Stored(Message, tag="put", frozen=True):
@@ -32,6 +42,7 @@ class Stored(Message, tag="put", frozen=True):
     epoch: str
     number: int
     hashes: bytes
+    tier: Count = ARENA
 
 
 class Removed(Message, tag="del", frozen=True):
@@ -40,6 +51,7 @@ class Removed(Message, tag="del", frozen=True):
     epoch: str
     number: int
     hashes: bytes
+    tier: Count = ARENA
 
 
 KVEvent = Snapshot | Stored | Removed

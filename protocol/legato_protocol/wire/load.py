@@ -81,3 +81,4 @@ class Load(Message, tag="load", frozen=True):
     prompt_tokens: Count = 0  # of `queue_tokens`: tokens of `prompts`; the others belong to preempted sequences
     paused: Count = 0  # of `waiting` and `running`: sequences that yield their slots and blocks to others
     granted: Count = 0  # sequences of hand-offs that have blocks and a slot here, but no KV yet
+    restore_seconds: tuple[Measure, ...] = ()  # of a block, for each of `Hello.tiers`; 0 before the first measurement

@@ -196,6 +196,7 @@ class Hello(Message, tag="hello", frozen=True):
     windows: tuple[
         Size, ...
     ] = ()  # of the groups of layers that keep the last positions only, each in blocks of its own
+    tiers: tuple[Count, ...] = ()  # of KV that it reports in addition to the arena, see `kv_events`
 
 
 class TopLogprob(Value, frozen=True):

@@ -88,13 +88,15 @@ class TokenRunner:
     written = ahead = None
     layout = KVLayout(layers=1, kv_heads=1, block_size=BLOCK, head_dim=2, dtype="float32")
     num_blocks = BLOCKS
+    host_slots = 0
 
     def __init__(self) -> None:
-        self.arena = Arena(self.layout, self.num_blocks, torch.device("cpu"))
+        self.arena = Arena(self.layout, self.num_blocks, torch.device("cpu"), self.host_slots)
         self.steps = 0
 
     def step(self, batch: Batch) -> StepOutput:
         self.steps += 1
+        self.arena.host.move(batch.moves)
         for source, target in batch.copies:
             self.arena.copy(source, target)
         return tuple(self._row(row) for row in batch.rows)
@@ -307,11 +309,12 @@ class World:
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
-        runner, events, epoch = runner or self.make_runner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
+        runner, epoch = runner or self.make_runner(), f"epoch-{name}"
         windows, block_size = runner.layout.windows, runner.layout.block_size
         given = {**LIMITS, "chunk_tokens": chunk, "windows": windows, **limits}
         chosen = SchedulerLimits("unified", block_size, **given)
-        pool = BlockPool(blocks or runner.num_blocks, events, windows, block_size)
+        slots = runner.arena.host.count
+        pool = BlockPool(blocks or runner.num_blocks, EventLog(epoch), windows, block_size, slots)
         scheduler = Scheduler(chosen, pool, runner.kv_revision)
         memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
         slots = StagedArena(memory, self.network, Random(1), *staged) if staged else None
@@ -329,7 +332,6 @@ class World:
             compute,
             runner,
             scheduler,
-            events,
             agent,
             grammars or Compilations(None),
             resident,

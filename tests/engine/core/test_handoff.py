@@ -60,6 +60,25 @@ def test_sequences_go_through_slots_where_links_do_not_reach_an_arena(world, old
 
 
 @layers
+def test_hand_offs_from_and_to_workers_whose_host_keeps_evicted_blocks(world, make_runner):
+    """The last sequence is the first one again, which both workers have evicted and restore."""
+    keeping = type("Keeping", (make_runner,), {"host_slots": 60})
+    blocks = 9 * (1 + len(make_runner.layout.windows))
+    prefill, decode = (world.worker(name, runner=keeping(), blocks=blocks) for name in "pd")
+    prompts = [[token + shift for token in world.prompt] for shift in (0, 100, 200, 300, 0)]
+    for room, prompt in enumerate(prompts):
+        world.hand_off(prefill, decode, world.sequence(prompt), room=room, id=str(room), turns=60)
+        assert decode.tokens(str(room)) == world.continuation(prompt, 12)
+    for worker in (prefill, decode):
+        host = worker.status.totals.tiers["host"]
+        assert host.restored > 0
+        assert host.restore_seconds > 0
+        assert worker.status.load.restore_seconds[0] > 0
+    assert decode.reports()[-1].cached_blocks >= 5
+    world.check_done()
+
+
+@layers
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_running_sequence_migrates_and_every_token_is_made_once(world, paused):
     """Also while it is paused and nothing is computed."""

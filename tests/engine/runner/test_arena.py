@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import DTYPE_BYTES, KVLayout
+from legato_engine.kvcache.moves import Restore, Save, in_batches
 from legato_engine.runner.arena import Arena, count_blocks
 
 LAYOUT = KVLayout(layers=2, kv_heads=3, block_size=4, head_dim=5, dtype="float32")
@@ -89,3 +92,33 @@ def test_all_blocks_that_fit_are_counted_and_too_few_are_refused_with_both_ways_
     ways = rf"10 blocks.*at least {11 * BLOCK:,} bytes.*a maxLength of at most 40"
     with pytest.raises(TooLittleMemory, match=ways):
         count_blocks(LAYOUT, 10 * BLOCK, 41)
+
+
+MOVES = st.lists(st.builds(lambda kind, block, slot: Save(block, slot) if kind else Restore(slot, block),
+                           st.booleans(), st.integers(0, 6), st.integers(0, 4)), max_size=30)  # fmt: skip
+
+
+@given(MOVES)
+def test_moves_between_blocks_and_slots_are_done_in_their_order(moves):
+    """However they are joined: of several moves to one place, the last one counts."""
+    arena = Arena(LAYOUT, 7, torch.device("cpu"), host_slots=5)
+    blocks, slots = list(range(1, 8)), [0] * 5
+    for block, value in enumerate(blocks):
+        arena.blocks[block] = value
+    for move in moves:
+        if isinstance(move, Save):
+            slots[move.slot] = blocks[move.block]
+        else:
+            blocks[move.block] = slots[move.slot]
+    arena.host.move(moves)
+    assert [int(block.unique()) for block in arena.blocks] == blocks
+    assert [int(slot.view(torch.float32).unique()) for slot in arena.host.slots] == slots
+    times = arena.host.take_times()
+    assert sum(time.blocks for time in times) <= len(moves)
+    assert all(time.seconds >= 0 for time in times)
+    assert arena.host.take_times() == ()
+
+
+def test_neighbours_that_move_to_neighbours_are_one_copy():
+    kinds = in_batches([Save(3, 1), Save(2, 0), Save(4, 2), Restore(2, 6), Restore(1, 5)])
+    assert list(kinds) == [(Save, [2, 3, 4], [0, 1, 2]), (Restore, [1, 2], [5, 6])]

@@ -31,7 +31,7 @@ def test_all_pages_are_taken_and_keep_their_contents() -> None:
     arena = Arena(LAYOUT, COUNT, torch.device("cpu"))
     arena.blocks[3] = 7.0
     before = resident(arena)
-    population.start(arena, lambda: PLENTY).join()
+    population.start(arena, available=lambda: PLENTY).join()
     assert before < resident(arena) == -(-arena.nbytes // mmap.PAGESIZE)
     assert bool((arena.blocks[3] == 7.0).all())
     assert arena.blocks.count_nonzero() == arena.blocks[3].numel()
@@ -41,5 +41,5 @@ def test_all_pages_are_taken_and_keep_their_contents() -> None:
 def test_memory_that_others_need_is_left_alone() -> None:
     arena = Arena(LAYOUT, COUNT, torch.device("cpu"))
     left = iter([population.PIECE + population.RESERVE, population.PIECE + population.RESERVE - 1])
-    population.start(arena, lambda: next(left)).join()
+    population.start(arena, available=lambda: next(left)).join()
     assert 0 < resident(arena) < -(-arena.nbytes // mmap.PAGESIZE)

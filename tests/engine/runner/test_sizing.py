@@ -200,3 +200,9 @@ def test_a_runner_takes_what_is_left(checkpoint):
     assert runner.num_blocks * runner.layout.block_bytes > 150 * MIB
     assert (runner.max_length, runner.max_running) == (checkpoint.config.max_length, 704)
     assert f"704 sequences of at most {checkpoint.config.max_length:,} tokens" in runner.formats
+
+
+def test_kv_in_host_memory_leaves_the_rest_or_is_refused_with_a_size_that_fits():
+    assert sizing.without_host_kv(Memory(300 * MIB, shared=True), 100 * MIB) == Memory(200 * MIB, shared=True)
+    with pytest.raises(TooLittleMemory, match=r"hostKVMemory is 301 MiB; 300 MiB .* at most 300Mi"):
+        sizing.without_host_kv(Memory(300 * MIB), 301 * MIB)

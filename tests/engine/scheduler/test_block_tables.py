@@ -5,10 +5,13 @@ from scheduled_worker import Client, ask
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_protocol.wire.block_hash import chain, root
 from legato_protocol.wire.packed_tokens import pack_tokens
+
+NOTHING = CachedPrefix([], 0)
 
 
 @pytest.fixture
@@ -19,7 +22,7 @@ def tables():
 def forked(tables, branches):
     """Sequences of 6 computed tokens on the same two blocks, the last one half full."""
     request = ask(6).request()
-    tables.open(request, [], 2)
+    tables.open(request, NOTHING, 2)
     request.computed = 6
     tables.store(request)
     others = []
@@ -57,12 +60,12 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables):
 
 def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables):
     first, second, other = (ask(4).request() for _ in range(3))
-    tables.open(first, [], 1)
-    tables.open(other, [], 4)
+    tables.open(first, NOTHING, 1)
+    tables.open(other, NOTHING, 4)
     tables.release(other)
     assert tables.grow(first, 8) == 0
     assert first.blocks == [0, 1]
-    tables.open(second, [1], 3)
+    tables.open(second, CachedPrefix([1], 1), 3)
     assert second.blocks == [1, 2, 3]
 
 
@@ -83,7 +86,7 @@ def test_a_fork_keeps_what_describes_the_sequence():
 
 def test_growing_says_how_much_is_lacking_and_changes_nothing(tables):
     request = ask(4).request()
-    tables.open(request, [], 1)
+    tables.open(request, NOTHING, 1)
     table = list(request.blocks)
     assert tables.grow(request, 40) == 2
     assert request.blocks == table
@@ -93,7 +96,7 @@ def test_growing_says_how_much_is_lacking_and_changes_nothing(tables):
 def test_equal_content_ends_up_in_one_block(tables):
     requests = [ask(9).request() for _ in range(2)]
     for request in requests:
-        tables.open(request, [], 3)
+        tables.open(request, NOTHING, 3)
         request.computed = 9
         tables.store(request)
     assert [one == other for one, other in zip(*(request.blocks for request in requests), strict=True)] == [

@@ -41,11 +41,12 @@ class Session:
 
 
 class World:
-    def __init__(self, num_blocks, ahead, windows=(), drafts=0):
+    def __init__(self, num_blocks, ahead, windows=(), drafts=0, host_slots=0):
         self.windows = windows
         self.ahead = ahead  # steps are launched before those before them ended
         limits = {
             "num_blocks": num_blocks,
+            "host_slots": host_slots,
             "max_length": 40,
             "windows": windows,
             "drafts": drafts,
@@ -244,6 +245,8 @@ class World:
         if session.incoming.state not in HOLDING:
             if session.incoming.over:
                 self._abort(session)
+        elif session.incoming.state is IncomingState.ALLOCATED:
+            pass  # its blocks are still moved to or from the host
         elif not session.granted:
             self._grant(session)
         elif session.migrating:
@@ -343,11 +346,14 @@ OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "exp
     st.booleans(),
     st.sampled_from([(), (), (6,), (9, 9), (1, 13)]),
     st.sampled_from([0, 1, 3, 7]),
+    st.sampled_from([0, 1, 5, 40]),
 )
-def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(seed, num_blocks, length, ahead, windows, drafts):
+def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(
+    seed, num_blocks, length, ahead, windows, drafts, host_slots
+):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)
-    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts)
+    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts, host_slots)
     for name in random.choices(OPERATIONS, [WEIGHTS.get(name, 1) for name in OPERATIONS], k=length):
         getattr(world, name)(random.randrange(60), random.randrange(60))
         world.check()

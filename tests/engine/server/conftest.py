@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -58,12 +59,12 @@ class ScriptedCore:
         (only,) = inbox.frames
         return only.gateway, stream.decode_to_worker(only.data)
 
-    async def start(self, begin=None, **told):
+    async def start(self, begin=None, tiers=(), **told):
         """Everything up to Ready, which says `told` in addition to the rest."""
         begin = begin or await self.hear()
         assert isinstance(begin, frames.Start)
         self.epoch = begin.epoch
-        await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY, **told))
+        await self.say(Ready(msgspec.structs.replace(hello(self.epoch), tiers=tiers), "tokens", VOCABULARY, **told))
 
     @property
     def holds_the_server_up(self):

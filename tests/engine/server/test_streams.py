@@ -2,7 +2,7 @@
 
 from legato_engine.core.frames import ForGateway, IterationReport
 from legato_protocol.wire import block_hash, stream
-from legato_protocol.wire.kv_events import Removed, Snapshot, SnapshotRequest, Stored
+from legato_protocol.wire.kv_events import HOST, Removed, Snapshot, SnapshotRequest, Stored
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Failed, Greeting, Hello, TokenItem, Tokens
 
@@ -44,7 +44,7 @@ async def test_a_listener_gets_a_snapshot_and_then_what_follows_on_it(bench):
     core = await bench.core()
     events = (Stored(core.epoch, 1, hashes(1, 2, 3)), Removed(core.epoch, 2, hashes(2)))
     await core.say(IterationReport(events=tuple(map(stream.encode, events))))
-    await bench.until(lambda: bench.worker.hub.core.stored.number == 2)
+    await bench.until(lambda: bench.worker.hub.core.stored[0].number == 2)
     async with bench.listener() as listener:
         assert await bench.event(listener) == Snapshot(core.epoch, 2, 0, True, hashes(1, 3))
         await core.say(IterationReport(events=(stream.encode(Stored(core.epoch, 3, hashes(4))),)))
@@ -53,11 +53,23 @@ async def test_a_listener_gets_a_snapshot_and_then_what_follows_on_it(bench):
         assert await bench.event(listener) == Snapshot(core.epoch, 3, 0, True, hashes(1, 3, 4))
 
 
+async def test_a_slower_tier_of_kv_has_events_and_snapshots_of_its_own(bench):
+    core = await bench.core(tiers=(HOST,))
+    events = (Stored(core.epoch, 1, hashes(1)), Stored(core.epoch, 1, hashes(1, 2), HOST))
+    await core.say(IterationReport(events=tuple(map(stream.encode, events))))
+    await bench.until(lambda: bench.worker.hub.core.stored[HOST].number == 1)
+    async with bench.listener() as listener:
+        snapshots = [await bench.event(listener) for _ in range(2)]
+        assert snapshots == [
+            Snapshot(core.epoch, 1, 0, True, hashes(1)), Snapshot(core.epoch, 1, 0, True, hashes(1, 2), HOST),
+        ]  # fmt: skip
+
+
 async def test_a_large_snapshot_comes_in_pages(bench):
     core = await bench.core()
     everything = hashes(*range(70_000))
     await core.say(IterationReport(events=(stream.encode(Stored(core.epoch, 1, everything)),)))
-    await bench.until(lambda: bench.worker.hub.core.stored.number == 1)
+    await bench.until(lambda: bench.worker.hub.core.stored[0].number == 1)
     async with bench.listener() as listener:
         pages = [await bench.event(listener) for _ in range(3)]
     assert [(type(page), page.page, page.last) for page in pages] == [

@@ -6,6 +6,7 @@ from relay_script import Scripted, count, started
 
 from legato_gateway.admission.limits import Quota
 from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.tiers import holder
 from legato_protocol.wire import block_hash, kv_events
 from legato_protocol.wire.load import TenantService
 from legato_protocol.wire.stream import Lost
@@ -111,6 +112,22 @@ def test_after_lost_events_a_worker_holds_nothing_until_its_snapshot(lab):
     snapshot = kv_events.Snapshot(run.workers["u0"].engine.epoch, 2, 0, True, block_hash.join([b"x" * 16, b"y" * 16]))
     assert not run.relay.workers.kv_event("u0", snapshot)
     assert run.index.blocks_at("u0") == 2
+
+
+def test_a_slower_tier_is_indexed_apart_from_the_arena_and_lost_with_the_worker(lab):
+    """It is expected from a worker that says so, with the numbers of its own events."""
+    run = Scripted(lab, "u")
+    worker, hashes = run.workers["u0"], [b"1" * 16, b"2" * 16]
+    hello = replace(worker.hello(), epoch="another", tiers=(kv_events.HOST,))
+    run.relay.workers.greeted("u0", hello)
+    for tier, known in ((kv_events.ARENA, hashes[:1]), (kv_events.HOST, hashes)):
+        page = kv_events.Snapshot("another", 0, 0, True, block_hash.join(known), tier)
+        assert not run.relay.workers.kv_event("u0", page)
+    assert run.index.match(hashes) == {"u0": 1, holder("u0", kv_events.HOST): 2}
+    run.relay.workers.kv_event("u0", kv_events.Removed("another", 1, hashes[1], kv_events.HOST))
+    assert run.index.match(hashes) == {"u0": 1, holder("u0", kv_events.HOST): 1}
+    run.relay.workers.removed("u0")
+    assert run.index.match(hashes) == {}
 
 
 @pytest.mark.parametrize("removed", [True, False])

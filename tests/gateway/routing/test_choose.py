@@ -14,6 +14,8 @@ from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives, Weights
+from legato_gateway.routing.tiers import holder
+from legato_protocol.wire.kv_events import HOST
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 BLOCK = 16
@@ -389,3 +391,24 @@ def test_a_prefill_worker_that_would_be_in_time_is_not_busy_though_another_is_ch
 @pytest.mark.parametrize("unfit", [{"prefill_cost": SLOW}, {"queue_tokens": 100}, {"free_blocks": 10}])
 def test_the_one_that_is_done_first_and_has_room_computes_it(unfit):
     assert helped(queue(3000), long("d0", **unfit), long("d1"), long("d2", **unfit)).decode == "d1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "restored"),
+    [(0.0, "p1", 256), (0.001, "p1", 256), (0.02, "p0", 0)],
+    ids=["not measured", "faster than computing", "slower than computing"],
+)
+def test_blocks_in_a_slower_tier_count_by_the_time_to_restore_them(seconds, chosen, restored):
+    """p0 has 4 blocks in its arena; p1 can restore 16, each of which takes 16 ms to compute."""
+    behind = worker("p1", tiers=(HOST,), restore_seconds=(seconds,))
+    matches = {"p0": 4, holder("p1", HOST): 16}
+    route = choose(need(), fleet(P, behind, D), matches, ALWAYS_SPLIT)
+    assert (route.prefill, route.cached.get("p1", 0)) == (chosen, restored)
+    assert ("256 to restore" in route.why) == bool(restored)
+
+
+def test_an_unreported_tier_and_one_with_less_than_the_arena_change_nothing():
+    behind = worker("p1", tiers=(HOST,))
+    assert routed(need(), fleet(behind, D), p1=4).cached["p1"] == 64
+    matches = {"p1": 4, holder("p1", HOST): 3}
+    assert choose(need(), fleet(behind, D), matches, ALWAYS_SPLIT).cached["p1"] == 64

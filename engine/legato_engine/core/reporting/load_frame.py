@@ -25,6 +25,7 @@ def load_frame(
     step_expected: float = 0.0,
     pending: int = 0,
     adapters: tuple[str, ...] = (),
+    restore_seconds: tuple[float, ...] = (),
 ) -> Load:
     """Combines the scheduler's load with values that only the core knows."""
     return Load(
@@ -60,4 +61,5 @@ def load_frame(
         adapters=adapters,
         prompts=load.prompts,
         prompt_tokens=load.prompt_tokens,
+        restore_seconds=restore_seconds,
     )

@@ -5,22 +5,27 @@ from dataclasses import asdict
 
 import msgspec
 
-from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway
+from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway, TierTotals
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.reporting.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
 from legato_engine.core.reporting.outbox import split_key
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.core.reporting.served_tokens import ServedTokens
+from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
+from legato_engine.kvcache.host_tier import TierCounts
 from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
 from legato_protocol.wire import stream
 from legato_protocol.wire.load import Load
 
 
 class LoadReporter:
-    def __init__(self, handler: RequestHandler, rates: Rates, pulse: Pulse, *, max_waiting: int) -> None:
+    def __init__(
+        self, handler: RequestHandler, rates: Rates, times: TierTimes, pulse: Pulse, *, max_waiting: int
+    ) -> None:
         self._handler = handler
         self._rates = rates
+        self._times = times
         self._pulse = pulse
         self._max_waiting = max_waiting
         self._reported_at = float("-inf")
@@ -107,6 +112,7 @@ class LoadReporter:
             step_expected=beat.expected,
             pending=handler.pending,
             adapters=handler.adapters.loaded,
+            restore_seconds=(self._times.per_restored,) if load.host.slots else (),
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
@@ -126,4 +132,8 @@ class LoadReporter:
             transfer=asdict(handoffs.agent.counts()) if handoffs else {},
             drafted=self._drafted,
             accepted=self._accepted,
+            tiers={"host": self._tier(load.host)} if load.host.slots else {},
         )
+
+    def _tier(self, counts: TierCounts) -> TierTotals:
+        return TierTotals(**asdict(counts), save_seconds=self._times.saving, restore_seconds=self._times.restoring)

@@ -77,11 +77,15 @@ class IncomingHandoffs:
         return transfer
 
     def grants(self) -> tuple[IncomingTransfer, ...]:
-        """Allocates blocks for pending transfers. Returns transfers with new blocks, to which sources may write."""
+        """Allocates blocks for pending transfers. Returns transfers with new blocks, to which sources may write.
+
+        Transfers whose blocks are still moved to or from the host are returned by a later call.
+        """
         first = next((request for request in self._registry.queue if not request.paused), None)
         with self._admission.one_pass():
             self.grant_before(None if first is None else self._registry.queue.key(first))
-        grants = tuple([transfer for transfer in self._holding if transfer.state is IncomingState.ALLOCATED])
+        allocated = [transfer for transfer in self._holding if transfer.state is IncomingState.ALLOCATED]
+        grants = tuple([transfer for transfer in allocated if not transfer.request.moving])
         for transfer in grants:
             transfer.move(IncomingState.GRANTED)
         return grants
@@ -232,7 +236,7 @@ class IncomingHandoffs:
         request.reserved_blocks = held + growth
         transfer.blocks, request.blocks = request.blocks, []
         transfer.windows, request.windows = request.windows, ()
-        transfer.cached = len(matched)
+        transfer.cached = matched.count
         self._admission.reserve(request)
         self._holding.append(transfer)
         return True

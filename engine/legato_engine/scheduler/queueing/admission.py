@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
+from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.limits import SchedulerLimits
@@ -91,7 +92,7 @@ class AdmissionControl:
         self.reserved.discard(request)
         self._recount()
 
-    def make_room(self, request: Request, matched: list[int], blocks: int, growth: int) -> bool:
+    def make_room(self, request: Request, matched: CachedPrefix, blocks: int, growth: int) -> bool:
         """True if there are slots for `request`, and `blocks` of the first group, of which `matched` are cached.
 
         Preempts paused sequences if that frees enough.
@@ -147,7 +148,7 @@ class AdmissionControl:
         """Starts a waiting request that is not paused, if it fits."""
         known = len(request.tokens)
         matched = self._tables.match(request, (known - 1) // self._limits.block_size)
-        if self._tables.is_being_computed(request, len(matched)):
+        if self._tables.is_being_computed(request, matched.count):
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
         started = self.started_blocks(request)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.groups import first_block
+from legato_engine.kvcache.moves import Move
+from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.request import Request
@@ -15,14 +17,38 @@ from legato_protocol.wire.packed_tokens import pack_tokens
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step in flight: the requests of its rows, and blocks to free once it is processed."""
+    """A step in flight: the requests of its rows, its moves, requests that wait for them, and blocks to free once it is
+    processed."""
 
     requests: frozenset[Request]
+    moves: tuple[Move, ...]
+    moving: list[Request]
     freed: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _WindowPlan:
+    """The table of a window from block `first` on: cached blocks of the arena (None: to restore), up to block `end`."""
+
+    first: int
+    cached: list[int | None]
+    end: int
+
+    @property
+    def in_arena(self) -> list[int]:
+        return [block for block in self.cached if block is not None]
+
+    @property
+    def missing(self) -> int:
+        """Number of blocks to allocate."""
+        return self.end - self.first - len(self.in_arena)
 
 
 class BlockTables:
     """Block tables over a pool. A step in flight keeps every block that its rows and copies use.
+
+    Blocks that are allocated while moves are planned or in flight may have content that is on its way out or in. Steps
+    come after these moves; everything else waits for `Request.moving` to be 0.
 
     There may be two steps in flight; the second one copies nothing. All tables of a request grow together: the first
     group's keeps all blocks, and tables of windows release the earlier ones.
@@ -37,6 +63,7 @@ class BlockTables:
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
         self._flights: deque[_Flight] = deque()
+        self._moving: list[Request] = []  # they wait for moves that no step has taken yet
         self.computing: dict[bytes, Request] = {}  # the request that will store the block of this hash
         self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence started
 
@@ -45,12 +72,16 @@ class BlockTables:
     def begin_step(self) -> None:
         self.copies = []
 
-    def launch(self, requests: list[Request]) -> None:
-        """A step with rows of `requests` is in flight from now on."""
-        self._flights.append(_Flight(frozenset(requests)))
+    def launch(self, requests: list[Request]) -> tuple[Move, ...]:
+        """A step with rows of `requests` is in flight from now on. Returns the moves that it does first."""
+        moves, moving = self.pool.host.take_moves(), self._moving
+        self._moving = []
+        self._flights.append(_Flight(frozenset(requests), moves, moving))
+        return moves
 
     def in_flight(self, request: Request) -> bool:
-        return any(request in flight.requests for flight in self._flights)
+        """True if a step uses the request's blocks, or moves to and from their memory are not done."""
+        return request.moving > 0 or any(request in flight.requests for flight in self._flights)
 
     def end_step(self) -> None:
         """The first step in flight was processed: releases the blocks that it kept."""
@@ -61,6 +92,8 @@ class BlockTables:
         self._copied.clear()
         for blocks in flight.freed:
             self.pool.release(blocks)
+        for request in flight.moving:
+            request.moving -= 1
 
     # ── content ──
 
@@ -73,15 +106,15 @@ class BlockTables:
             hashes.append(child(parent, pack_tokens(request.tokens[start : start + size])))
         return hashes
 
-    def match(self, request: Request, count: int) -> list[int]:
-        """Cached blocks of the first group for a leading part of the first `count` blocks of the request's tokens.
+    def match(self, request: Request, count: int) -> CachedPrefix:
+        """The cached leading part of the first `count` blocks of the request's tokens.
 
         Windows have the blocks that the next token sees. Takes no references. Blocks from which requested prompt
         logprobs follow are not matched: logits are not cached.
         """
         if request.scoring:
             count = min(count, (request.scored - 1) // self.block_size)
-        return self.pool.cache.match(self.hashes(request, count)[:count])
+        return self.pool.cache.match_all(self.hashes(request, count)[:count])
 
     def is_being_computed(self, request: Request, matched: int) -> bool:
         """True if another request is computing the block after the first `matched` ones."""
@@ -91,11 +124,11 @@ class BlockTables:
         owner = self.computing.get(self.hashes(request, count)[matched])
         return owner is not None and owner is not request and owner.schedulable
 
-    def missing(self, request: Request, matched: list[int], blocks: int) -> int:
+    def missing(self, request: Request, matched: CachedPrefix, blocks: int) -> int:
         """Number of `pool.available` blocks that `open` takes, including cached ones that nobody uses."""
-        cached, missing = matched, blocks - len(matched)
-        for table, end in self._windows(request, matched, blocks):
-            cached, missing = cached + table.blocks, missing + end - table.end
+        cached, missing = matched.blocks, blocks - len(matched.blocks)
+        for plan in self._windows(request, matched, blocks):
+            cached, missing = cached + plan.in_arena, missing + plan.missing
         return missing + sum(1 for block in cached if not self.pool.references(block))
 
     def count_exclusive(self, requests: list[Request]) -> int:
@@ -105,27 +138,33 @@ class BlockTables:
 
     # ── tables ──
 
-    def open(self, request: Request, matched: list[int], blocks: int) -> None:
+    def open(self, request: Request, matched: CachedPrefix, blocks: int) -> None:
         """Gives `request` a table of `blocks`: the cached blocks `matched` and fresh ones, which must be available.
 
         Tables of windows begin with the cached blocks that the next token sees, and have room for a window and a chunk.
-        Tables of an incoming transfer reach as far as the first group's.
+        Tables of an incoming transfer reach as far as the first group's. Cached blocks that only the host has are
+        restored to fresh ones.
         """
         if not (request.reserved_blocks or request.preempted):  # it starts for the first time
-            self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
-        windows = self._windows(request, matched, blocks)
-        for cached in (matched, *(table.blocks for table, _ in windows)):
-            self.pool.take(cached)
-        missing = [blocks - len(matched), *(end - table.end for table, end in windows)]
-        fresh = self.pool.allocate(sum(missing), matched[-1] if matched else None)
+            self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched.blocks)
+        first = _WindowPlan(0, [*matched.blocks, *[None] * (matched.count - len(matched.blocks))], blocks)
+        tables = [first, *self._windows(request, matched, blocks)]
+        for table in tables:
+            self.pool.take(table.in_arena)
+        held = [self._hold(request, group, table) for group, table in enumerate(tables)]
+        fresh = self.pool.allocate(
+            sum(table.missing for table in tables), matched.blocks[-1] if matched.blocks else None
+        )
         assert fresh is not None
-        request.blocks = matched + _cut(fresh, missing[0])
-        for (table, _), count in zip(windows, missing[1:], strict=True):
-            table.blocks += _cut(fresh, count)
-        request.windows = tuple([table for table, _ in windows])
-        request.stored = len(matched)
-        request.computed = len(matched) * self.block_size
+        of_groups = [
+            self._fill(table, _cut(fresh, table.missing), slots) for table, slots in zip(tables, held, strict=True)
+        ]
+        request.blocks = of_groups[0]
+        request.windows = tuple([WindowTable(t.first, own) for t, own in zip(tables[1:], of_groups[1:], strict=True)])
+        request.stored = matched.count
+        request.computed = matched.count * self.block_size
         request.writable = 0
+        self._await_moves(request)
 
     def first_blocks(self, position: int) -> tuple[int, ...]:
         """The first block that a token at `position` sees, in each group with a window."""
@@ -256,22 +295,45 @@ class BlockTables:
         assert wrong is None, f"block {wrong} has {held.get(wrong, 0)} references and {expected[wrong]} owners"
         self.pool.check_integrity()
 
-    def _windows(self, request: Request, matched: list[int], blocks: int) -> list[tuple[WindowTable, int]]:
-        """The cached part of the table of each window that `open` makes, and the number of the block after its last."""
-        size, known, count = self.block_size, len(request.tokens), len(matched)
+    def _windows(self, request: Request, matched: CachedPrefix, blocks: int) -> list[_WindowPlan]:
+        """The table of each window that `open` makes."""
+        size, known, count = self.block_size, len(request.tokens), matched.count
         position = count * size
         if request.incoming:  # its source has computed at least all known tokens but the last
             position = max(position, (known - 1) // size * size)
-        tables = list[tuple[WindowTable, int]]()
+        tables = list[_WindowPlan]()
         for group, (window, most) in enumerate(zip(self._sizes.windows, self._most_of_windows, strict=True), 1):
             first = first_block(window, position, size)
-            of_hashes = [self.pool.cache.find(each, group) for each in request.hashes[first:count]]
-            assert None not in of_hashes, "a usable prefix lacks a block of a window"
-            cached = [block for block in of_hashes if block is not None]
+            cached = [self.pool.cache.find(each, group) for each in request.hashes[first:count]]
             # Blocks that others use are not free when the window leaves them.
-            start = count if any(self.pool.references(block) for block in cached) else first
-            tables.append((WindowTable(first, cached), blocks if request.incoming else min(blocks, start + most)))
+            start = count if any(block is not None and self.pool.references(block) for block in cached) else first
+            end = blocks if request.incoming else min(blocks, start + most)
+            tables.append(_WindowPlan(first, cached, end))
         return tables
+
+    def _hold(self, request: Request, group: int, table: _WindowPlan) -> list[int]:
+        """The slots of the blocks to restore, which keep their content until `_fill`."""
+        hashes, cached = request.hashes[table.first :], table.cached
+        return [self.pool.host.hold(group, hashes[i]) for i, block in enumerate(cached) if block is None]
+
+    def _fill(self, table: _WindowPlan, fresh: list[int], slots: list[int]) -> list[int]:
+        """The blocks of a table: cached ones, fresh ones that held slots are moved to, and fresh ones after these."""
+        blocks, left = list[int](), iter(slots)
+        for block in table.cached:
+            if block is None:
+                block = fresh.pop(0)
+                self.pool.restore(next(left), block)
+            blocks.append(block)
+        return blocks + fresh
+
+    def _await_moves(self, request: Request) -> None:
+        """Counts the last step that has moves, or will have them, as one that the request waits for."""
+        if self.pool.host.pending:
+            self._moving.append(request)
+            request.moving += 1
+        elif flight := next((flight for flight in reversed(self._flights) if flight.moves), None):
+            flight.moving.append(request)
+            request.moving += 1
 
     def _missing_of_windows(self, request: Request, end: int) -> list[int]:
         """Number of blocks that each window's table lacks up to block `end`, or, in a prompt, for a window and a chunk.

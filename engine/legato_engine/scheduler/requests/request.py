@@ -90,6 +90,7 @@ class Request:
     most_blocks: int = 0  # largest number of blocks that it had when it released them
     borrowed_blocks: int = 0  # full blocks of the first group, of the request that it was forked from
     farthest: int = 0  # largest value that `computed` ever had
+    moving: int = 0  # steps that are not processed and may move blocks into or out of the memory of its blocks
 
     @classmethod
     def from_sequence(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
@@ -168,8 +169,8 @@ class Request:
         return self.state is RUNNING and not (self.paused or (self.outgoing is not None and self.outgoing.stopped))
 
     def full_blocks(self, block_size: int) -> int:
-        """Number of complete blocks: they no longer change and can be pushed."""
-        return self.computed // block_size
+        """Number of complete blocks: they no longer change and can be pushed. None while steps move blocks."""
+        return 0 if self.moving else self.computed // block_size
 
     def fork(self, choice: int, blocks: Items[int], windows: tuple[WindowTable, ...] = ()) -> "Request":
         """Returns a copy of the sequence for one choice, on blocks whose references the caller takes."""

@@ -62,7 +62,7 @@ class RequestRegistry:
             self.parked.remove(request)
         request.state = RequestState.WAITING
         full = (len(request.tokens) - 1) // self._tables.block_size
-        cached = len(self._tables.match(request, full)) * self._tables.block_size
+        cached = self._tables.match(request, full).count * self._tables.block_size
         request.uncached = len(request.tokens) - cached
         if request.tenant not in self.queue.tenants:
             self.queue.fair.arrive(request.tenant, self._active_times())

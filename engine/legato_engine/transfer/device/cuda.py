@@ -85,9 +85,9 @@ class CudaCopies:
         self._slots = torch.frombuffer(memory, dtype=torch.int64).view(slots, words)
         self.nbytes = len(memory)
         if arena.is_cuda:
-            _pin(self._slots, self._device)
+            pin(self._slots, self._device)
             # Unmapping pinned memory would leave its address pinned to pages that are no longer mapped.
-            weakref.finalize(self, _unpin, self._slots, self._device).atexit = False
+            weakref.finalize(self, unpin, self._slots, self._device).atexit = False
         self._out, self._in = _stream(self._device), _stream(self._device)
         self._sums = sums
 
@@ -158,13 +158,15 @@ def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]
     return torch.cuda.stream(stream) if stream is not None else nullcontext()
 
 
-def _pin(memory: torch.Tensor, device: torch.device) -> None:
+def pin(memory: torch.Tensor, device: torch.device) -> None:
+    """Pins the host's memory for copies of the device. Raises RuntimeError if the driver cannot."""
     with torch.cuda.device(device):
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)))
 
 
-def _unpin(memory: torch.Tensor, device: torch.device) -> None:
+def unpin(memory: torch.Tensor, device: torch.device) -> None:
+    """Ends `pin`, before the memory is unmapped."""
     with torch.cuda.device(device):
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(int(runtime.cudaHostUnregister(memory.data_ptr())))

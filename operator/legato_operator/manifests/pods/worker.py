@@ -108,6 +108,8 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
         flags += ["--max-length", str(model.max_length)]
     flags += ["--block-size", str(engine.block_size), "--kv-cache-memory"]
     flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
+    if engine.host_kv_memory is not None:
+        flags += ["--host-kv-memory", str(engine.host_kv_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
     if transfer.required and transfer.transport == "RDMA":

@@ -1,0 +1,139 @@
+"""Evicted blocks go to the host, are found there, and come back before a step reads them; hand-offs wait for moves."""
+
+import pytest
+from scheduled_worker import Client, Worker, ask, prompt
+
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.moves import Restore, Save
+from legato_engine.kvcache.prefix_cache import CachedPrefix
+from legato_engine.kvcache.sequence_sizes import SequenceSizes
+from legato_engine.scheduler.handoff.transfers import IncomingState
+from legato_engine.scheduler.requests.block_tables import BlockTables
+
+OURS, OTHER = prompt(16), prompt(28, 100)
+
+
+def served(worker, tokens, **fields):
+    client = Client(tokens, max_tokens=1, windows=worker.scheduler.limits.windows, **fields)
+    request = worker.add(client)
+    worker.run(client)
+    return request
+
+
+def evicted(host_slots=32, **limits):
+    """A worker of 8 blocks that has computed OURS, and then needed all blocks for OTHER."""
+    worker = Worker(num_blocks=8, host_slots=host_slots, **limits)
+    served(worker, OURS)
+    served(worker, OTHER)
+    return worker
+
+
+@pytest.mark.parametrize(("host_slots", "cached"), [(0, 0), (1, 4), (2, 8), (32, 12)])
+def test_a_prefix_that_was_evicted_is_restored_as_far_as_the_host_kept_it(host_slots, cached):
+    """The leaves of a sequence, which are evicted first, are also the first that the host drops."""
+    assert served(evicted(host_slots), OURS).cached_tokens == cached
+
+
+def test_a_block_that_was_restored_is_evicted_again_without_a_move():
+    worker = evicted()
+    for tokens in (OURS, OTHER, OURS, OTHER):
+        served(worker, tokens)
+    worker.batches.clear()
+    served(worker, OURS)
+    moves = [move for batch in worker.batches for move in batch.moves]
+    assert any(isinstance(move, Restore) for move in moves)
+    assert not any(isinstance(move, Save) for move in moves)
+
+
+def test_another_salt_finds_nothing():
+    worker = evicted()
+    client = ask(16, max_tokens=1)
+    request = worker.add(client, cache_salt="theirs")
+    worker.run(client)
+    assert request.cached_tokens == 0
+
+
+def test_blocks_of_a_sequence_with_a_fault_are_not_restored():
+    worker = evicted()
+    request = worker.add(ask(16, max_tokens=4))
+    worker.step()
+    assert request.cached_tokens == 12
+    assert worker.break_down().faulted
+    served(worker, OTHER)
+    assert served(worker, OURS).cached_tokens == 0
+
+
+def test_a_prefill_pushes_restored_blocks_only_after_the_step_that_moves_them():
+    worker = evicted()
+    request = worker.add(ask(16), room=1)
+    worker.grant(request)
+    worker.begin()
+    assert (request.computed, request.full_blocks(4)) == (12, 0)
+    worker.end()
+    assert request.full_blocks(4) == 4
+
+
+def test_a_sequence_without_a_row_in_the_step_that_moves_its_blocks_is_not_handed_over_before():
+    tables = BlockTables(BlockPool(2, EventLog("epoch"), host_slots=4), SequenceSizes(4), "revision")
+    first, second = ask(8).request(), ask(8, 100).request()
+    tables.open(first, CachedPrefix([], 0), 2)
+    first.computed = 8
+    tables.store(first)
+    tables.release(first)
+    tables.open(second, CachedPrefix([], 0), 2)
+    assert tables.in_flight(second)
+    assert len(tables.launch([])) == 2
+    assert tables.in_flight(second)
+    tables.end_step()
+    assert not tables.in_flight(second)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_peer_may_write_to_blocks_only_after_their_content_was_saved(in_flight):
+    """Also to blocks that are planned for no move themselves, while a step with moves is in flight."""
+    worker = evicted(max_running=4)
+    if in_flight:
+        worker.add(ask(16, max_tokens=1))
+        assert worker.begin().moves
+    client = ask(9, 500)
+    transfer = worker.reserve(client)
+    assert worker.incoming.grants() == ()
+    assert transfer.state is (IncomingState.ALLOCATED if not in_flight else transfer.state)
+    if in_flight:
+        worker.end()
+    while worker.begin() is not None:  # without rows, a step only moves blocks
+        worker.end()
+    assert worker.incoming.grants() == (transfer,)
+
+
+def test_a_hand_off_skips_blocks_that_the_host_has():
+    worker = evicted()
+    transfer = worker.reserve(ask(17))
+    assert worker.incoming.grants() == ()
+    worker.step()
+    assert worker.incoming.grants() == (transfer,)
+    assert transfer.cached == 4
+    assert [slot for block in transfer.blocks[:4] for slot in worker.arena.blocks[block]] == worker.arena.read(
+        transfer.blocks, 16
+    )
+
+
+def test_a_preempted_sequence_is_restored_instead_of_computed_again():
+    worker = Worker(num_blocks=10, host_slots=32, growth_tokens=0, max_length=40)
+    clients = [ask(12, start, max_tokens=16) for start in (0, 100)]
+    requests = worker.add_all(clients)
+    worker.run(*clients)
+    assert sum(request.preempted for request in requests)
+    assert worker.pool.host.counts().restored
+
+
+def test_counts_are_those_of_the_moves():
+    worker = evicted(host_slots=3)
+    served(worker, OURS)
+    moves = [move for batch in worker.batches for move in batch.moves]
+    counts = worker.pool.host.counts()
+    assert (counts.slots, counts.blocks) == (3, 3)
+    assert counts.saved == sum(isinstance(move, Save) for move in moves)
+    assert counts.restored == sum(isinstance(move, Restore) for move in moves)
+    assert counts.evicted > 0
