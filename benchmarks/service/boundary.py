@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=16)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--service", help="name of the service, if several run on this machine")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the prompts (default: new ones)")
     args = parser.parse_args()
     handoffs = asyncio.run(measure(args))
@@ -45,11 +46,11 @@ async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
         for warm in workload.fixed(3, *shape, workload.TokenRange(), args.seed + 1):
             await client.complete(http, model, warm)
-        known = {record["id"] for record in (await state.read(sources.source(None, None)))[0]["requests"]}
+        known = {record["id"] for record in (await state.read(sources.source(None, args.service)))[0]["requests"]}
         run = await load.closed(lambda request: client.complete(http, model, request), requests, args.concurrency)
         if failed := [record.error for record in run.records if record.error]:
             raise SystemExit(f"{len(failed)} requests failed: {failed[0]}")
-        records = (await state.read(sources.source(None, None)))[0]["requests"]
+        records = (await state.read(sources.source(None, args.service)))[0]["requests"]
     return [handoff for record in records if record["id"] not in known for handoff in record["handoffs"]]
 
 

@@ -32,6 +32,7 @@ TLS_MODES = ("Permissive", "Strict")
 SPECULATIONS = ("None", "PromptLookup")
 MOST_DRAFTS = 7  # of a sequence in one step: attention on a GPU decodes rows of up to 8 tokens
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
+NODE_MEMORY = ("Auto", "On", "Off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class WorkerSettings:
     transport: str = "Auto"
     transport_required: bool = False
     transfer_ports: tuple[int, int] | None = None
+    node_memory: str = "Auto"
     checksum: bool = True
     drain_deadline: float = 120.0
     lease: float = 15.0
@@ -111,6 +113,12 @@ class WorkerSettings:
     def most_drafts(self) -> int:
         """Tokens that are drafted of a sequence for one step at most."""
         return 0 if self.speculation == "None" else self.speculation_tokens
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if workers of the same node should read each other's KV from memory. Checksums are required for that."""
+        on = self.node_memory == "On" or (self.node_memory == "Auto" and self.transport == "Auto")
+        return on and self.transport != "None" and self.checksum
 
     @property
     def plain_control(self) -> bool:
@@ -234,6 +242,11 @@ _FLAGS: Final = (
     Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank is not taken"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
+    Flag(
+        "--node-memory",
+        flags.one_of("WHEN", NODE_MEMORY),
+        "workers of one node read KV from each other's memory; Auto: with --transport Auto",
+    ),
     Flag("--transfer-ports", flags.PORT_RANGE, "ports for hand-offs; any free ones if not given"),
     Flag("--drain-deadline", flags.DURATION, "time to finish or hand off sequences after SIGTERM"),
     Flag("--lease", flags.DURATION, "end a hand-off when the other worker is silent for this long"),
@@ -310,6 +323,8 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--profile: required with --runner paced")
     if settings.runner != "paced" and settings.profile is not None:
         raise SettingsError("--profile: only allowed with --runner paced")
+    if settings.node_memory == "On" and not settings.shares_memory:
+        raise SettingsError("--node-memory: On is not allowed with --no-checksum or --transport None")
     if settings.internal_tls_folder is None and not settings.plain_control:
         raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
     if (settings.internal_tls_folder is None) != (settings.internal_tls_name == ""):

@@ -92,6 +92,7 @@ CHANGES: dict[str, Any] = {
     "transfer.required": True,
     "transfer.onFailure": "Fail",
     "transfer.checksum": False,
+    "transfer.nodeMemory": "On",
     "transfer.rdma.resource": "rdma/ib",
     "transfer.rdma.count": 2,
     "transfer.rdma.memoryLock": "NodeLimit",

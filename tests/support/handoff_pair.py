@@ -8,9 +8,12 @@ from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.blocks.spans import no_windows
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
+from legato_engine.transfer.fakes.late_device import LateStream
+from legato_engine.transfer.fakes.late_node import LateNeighbours, LatePulls
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Connected, Received
+from legato_engine.transfer.node.interface import NodeMemory
 from legato_engine.transfer.session.events import Arrived, Committed
 from legato_protocol.wire import block_hash, handoff
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -32,16 +35,23 @@ def wait(holds, turn):
 
 
 class Side:
-    def __init__(self, network, name, fill, staged=None, direct=None, **settings):
-        """`staged` are the arguments of a `StagedArena` after its time, `direct` those of a `DirectArena`."""
+    def __init__(self, network, name, fill, staged=None, direct=None, node=None, **settings):
+        """`staged` are the arguments of a `StagedArena` after its time, `direct` those of a `DirectArena`; `node`, of a
+        worker whose arena others on its node read: random numbers, the longest delay of a copy, and the chance that an
+        arena cannot be opened."""
         self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
         memory = ArenaMemory(self.arena, BLOCKS)
         self.staged = StagedArena(memory, network, *staged) if staged else None
         self.staged = DirectArena(memory, network, *direct) if direct else self.staged
+        epoch = settings.pop("epoch", f"epoch-{name}")
+        self.node = NodeMemory()
+        if node:
+            random, delay, closed = node
+            pulls = LatePulls(network, memory, LateStream(network, random, delay))
+            self.node = NodeMemory(LateNeighbours(network, epoch, memory, closed), pulls)
         reached = self.staged.memory if self.staged else memory
         self.link = MemoryLink(network, name, reached.address, reached.length)
         channels = settings.get("channels")
-        epoch = settings.pop("epoch", f"epoch-{name}")
         self.peer = Peer(name, epoch, self.link.address, channels is not None and channels.tls)
         self.seen = []
         rules = {key: settings.pop(key) for key in ("checksum", "lease") if key in settings}
@@ -54,6 +64,7 @@ class Side:
                 self.staged.staging if self.staged else None,
                 self.staged.direct if self.staged else None,
                 settings.pop("first_blocks", no_windows),
+                self.node,
             ),
             TransferIdentity(**{**usual, **settings}),
             network.clock,

@@ -43,7 +43,6 @@ spec:
   gateway: {{defaultDeadline: 2m, reasoningParser: "Off"}}
   routing: {{localPrefillBelowTokens: 16, whenPrefillBusy: Wait, weights: {{stepTime: 0}}}}
   slo: {{ttft: 1s}}
-  transfer: {{transport: TCP}}
   scaling: {scaling}
   drain: {{deadline: 60s}}
 """

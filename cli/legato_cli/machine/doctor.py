@@ -282,7 +282,7 @@ def transports() -> Iterator[str]:
     """Yields the transports with their speed between two local processes, and the choice of `transport: Auto`."""
     import torch
 
-    from legato_cli.machine import loopback
+    from legato_cli.machine import loopback, node_memory
     from legato_cli.machine.handoffs import Handoffs
     from legato_engine.transfer.selftest import process
     from legato_engine.transfer.ucx.transports import available_transports
@@ -294,6 +294,7 @@ def transports() -> Iterator[str]:
         on_device=torch.cuda.is_available(),
     )
     yield from handoffs.lines()
+    yield node_memory.line()
     if not handoffs.usable:
         raise SomethingWrong("no transport can be used: KV cannot be handed over here")
 

@@ -8,6 +8,7 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
+from legato_engine.core.handoff.node_memory import NodeChoice, open_node
 from legato_engine.core.loop import CoreParts
 from legato_engine.core.profiling import Profiling
 from legato_engine.grammars import compilations
@@ -64,9 +65,12 @@ def load(
     pool = BlockPool(runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, slots)
     scheduler = Scheduler(limits, pool, runner.kv_revision, drafters.make(settings.speculation))
     carrier = agent = None
+    node = NodeChoice()
     if settings.transport != "None":
+        memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
+        node = open_node(settings, runner, memory, epoch, clock)
         carrier = LinkOpener(settings, runner, model.max_length, progress).open()
-        agent = _agent(settings, runner, carrier, epoch, clock)
+        agent = _agent(settings, runner, _arena(settings, runner, memory, carrier, node), carrier, epoch, clock)
     # The paced runner makes up tokens, which would not match a grammar.
     grammars = compilations.open_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
@@ -78,10 +82,12 @@ def load(
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
     profiling = Profiling(compute, model.profiler, clock)
     parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, clock)
-    return parts, _ready(hello, model, carrier, catalog)
+    return parts, _ready(hello, model, carrier, node, catalog)
 
 
-def _ready(hello: Hello, model: LoadedModel, carrier: HandoffLink | None, catalog: AdapterCatalog | None) -> Ready:
+def _ready(
+    hello: Hello, model: LoadedModel, carrier: HandoffLink | None, node: NodeChoice, catalog: AdapterCatalog | None
+) -> Ready:
     runner = model.runner
     fallbacks = (runner.fallback, runner.weights_fallback, carrier.kernel_fallback if carrier else "")
     return Ready(
@@ -90,8 +96,8 @@ def _ready(hello: Hello, model: LoadedModel, carrier: HandoffLink | None, catalo
         model.vocab_size,
         catalog.offer if catalog is not None else None,
         "; ".join(filter(None, fallbacks)),
-        carrier.reason if carrier else "",
-        carrier is not None and carrier.fallback,
+        "; ".join(filter(None, (carrier.reason if carrier else "", node.reason))),
+        node.fallback or (carrier is not None and carrier.fallback),
         model.gpus,
     )
 
@@ -139,13 +145,17 @@ def scheduler_limits(
     )
 
 
+def _arena(
+    settings: WorkerSettings, runner: StepRunner, memory: ArenaMemory, carrier: HandoffLink, node: NodeChoice
+) -> TransferArena:
+    first_blocks, size = runner.layout.sizes(settings.tokens_per_chunk).first_blocks, settings.tokens_per_block
+    return TransferArena(memory, size, carrier.staging, carrier.direct, first_blocks, node.memory)
+
+
 def _agent(
-    settings: WorkerSettings, runner: StepRunner, carrier: HandoffLink, epoch: str, clock: Clock
+    settings: WorkerSettings, runner: StepRunner, arena: TransferArena, carrier: HandoffLink, epoch: str, clock: Clock
 ) -> TransferAgent:
     """Raises SettingsError."""
-    memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
-    first_blocks = runner.layout.sizes(settings.tokens_per_chunk).first_blocks
-    arena = TransferArena(memory, settings.tokens_per_block, carrier.staging, carrier.direct, first_blocks)
     layout, channels = str(runner.layout), _channels(settings)
     identity = TransferIdentity(settings.name, epoch, runner.kv_revision, layout, settings.token, channels)
     return TransferAgent(carrier.link, arena, identity, clock, TransferPolicy(settings.checksum, settings.lease))

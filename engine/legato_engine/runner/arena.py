@@ -1,29 +1,32 @@
 """The memory of all KV blocks: one page-aligned allocation."""
 
 import ctypes
-import mmap
-from contextlib import suppress
 
 import torch
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.host_slots import HostSlots
+from legato_engine.transfer.node import memory_file
+from legato_engine.transfer.node.memory_file import MemoryFile
 
 
 class Arena:
-    """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`. `host` has evicted ones."""
+    """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`. `host` has evicted ones.
 
-    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0) -> None:
+    With `shared`, other processes may read blocks in host memory; `file` is then what they map.
+    """
+
+    def __init__(
+        self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0, *, shared: bool = False
+    ) -> None:
         """Raises TooLittleMemory if the host's slots cannot be pinned."""
         self.layout = layout
         self.num_blocks = num_blocks
         nbytes = num_blocks * layout.block_bytes
+        self.file: MemoryFile | None = None
         if device.type == "cpu":
-            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with suppress(OSError):  # a kernel without huge pages
-                # Attention reads a few KiB of many pages, and waits for the translation of each page's address.
-                memory.madvise(mmap.MADV_HUGEPAGE)
+            memory, self.file = memory_file.allocate(nbytes, shared=shared)
             self._memory = torch.frombuffer(memory, dtype=torch.uint8)
         else:
             self._memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)

@@ -12,6 +12,7 @@ from legato_engine.kvcache.moves import MoveTime
 from legato_engine.ranges import Ranges
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.transfer.device.interface import DeviceEvent
+from legato_engine.transfer.node.memory_file import MemoryFile
 from legato_protocol.model_files.adapter_list import AdapterEntry
 
 Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
@@ -38,7 +39,10 @@ class NoSlots:
 class KVArena(Protocol):
     """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`.
 
-    Without `on_host`, only the device reads and writes it. `host` keeps evicted blocks."""
+    Without `on_host`, only the device reads and writes it. `host` keeps evicted blocks. `file` is its memory if other
+    processes may read it."""
+
+    file: MemoryFile | None
 
     @property
     def host(self) -> KVSlots: ...

@@ -133,6 +133,7 @@ def _warmed_up(
             fallback=fallback,
             on_kernel_failure=settings.on_kernel_failure,
             ranges=ranges,
+            shared=settings.shares_memory,
         ),
         lambda _what, share: progress("loading", share),
     )

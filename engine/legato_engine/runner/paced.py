@@ -5,7 +5,6 @@ such workers fit on one machine, to test capacity and scaling. No torch in here.
 """
 
 import math
-import mmap
 import time
 import zlib
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from legato_engine.runner.interface import LoadedModel, NoSlots, Progress
 from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.node import memory_file
 from legato_engine.weights import config_file
 from legato_protocol.model_files import model_digest
 from legato_protocol.sampling.parameters import SamplingParams
@@ -71,7 +71,7 @@ class PacedArena:
 
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
         self._size = layout.block_bytes
-        self._memory = mmap.mmap(-1, num_blocks * self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory, self.file = memory_file.allocate(num_blocks * self._size, shared=True)
         self.slots = np.frombuffer(self._memory, np.int64)  # [num_blocks · block_size]
         self.blocks = self.slots.reshape(num_blocks, -1)
         self.host = NoSlots()

@@ -35,7 +35,7 @@ class RunnerOptions:
 
     `host_kv_bytes` of the host's memory are for evicted KV, in addition to `memory`. `longest_bytes` bounds the KV of a
     sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a
-    sequence are the size of the largest step.
+    sequence are the size of the largest step. With `shared`, workers of the same node may read the arena.
     """
 
     dtype: str
@@ -59,6 +59,7 @@ class RunnerOptions:
     chunk_tokens: int = 512
     adapters: AdapterLimits = AdapterLimits()
     drafts: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

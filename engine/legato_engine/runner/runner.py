@@ -123,7 +123,8 @@ class Runner:
             model = registry.model_class(config)(config, backend)
             num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
             place = gpu.place if gpu else torch.device("cpu")
-            arena = Arena(layout, num_blocks, place, options.host_kv_bytes // layout.block_bytes)
+            slots = options.host_kv_bytes // layout.block_bytes
+            arena = Arena(layout, num_blocks, place, slots, shared=options.shared)
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
         return cls(plan, model, backend, arena, sampler, options.ranges)
 

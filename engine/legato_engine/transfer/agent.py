@@ -5,6 +5,7 @@ A sender calls `expect`, then, after `Granted`, `push` (as blocks become complet
 (common to both). `connections.peers` has the connections.
 """
 
+import select
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
@@ -14,6 +15,7 @@ from legato_engine.transfer.connections.seals import prove
 from legato_engine.transfer.device.interface import POLL_INTERVAL, DeviceEvent
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
+from legato_engine.transfer.node.interface import Neighbours
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.counts import Counts
 from legato_engine.transfer.session.events import Cause, TransferEvent
@@ -57,9 +59,14 @@ class TransferAgent:
             rkey=link.rkey,
             proof=prove(identity.token, identity.worker, identity.epoch),
             oldest=handoff.OLDEST,
+            node=arena.node.neighbours.node if policy.checksum else "",
         )
         patience = _LEASES_TO_GREET * policy.lease
         self._peers = Peers(link, self._hello, identity.token, patience, clock, identity.channels)
+        self._neighbours = arena.node.neighbours
+        self._neighbours.trust((identity.token,))
+        self._pulls = arena.node.pulls
+        self._readable = _either(link, self._neighbours)
         self._context = TransferContext(
             link=link,
             peers=self._peers,
@@ -72,6 +79,7 @@ class TransferAgent:
             staging=arena.staging,
             direct=arena.direct,
             first_blocks=arena.first_blocks,
+            node=arena.node,
         )
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
@@ -80,6 +88,7 @@ class TransferAgent:
     def trust(self, tokens: Sequence[str]) -> None:
         """Shows the first of these tokens to peers from now on, and accepts any. Existing connections are kept."""
         self._peers.trust(tokens)
+        self._neighbours.trust(tokens)
 
     @property
     def address(self) -> bytes:
@@ -92,16 +101,14 @@ class TransferAgent:
         return self._link.transport
 
     def fileno(self) -> int:
-        """A descriptor that is readable while the link has events for `poll`."""
-        return self._link.fileno()
+        """A descriptor that is readable while the link or a neighbour has something for `poll`."""
+        return self._readable.fileno()
 
     def next_timer(self) -> float | None:
         """Seconds (≥ 0) until `poll` has work even if nothing arrives; None if nothing is due."""
         if self._context.outbox:
             return 0.0
-        due = min(
-            chain(self._sender.sessions.timers(), self._receiver.sessions.timers(), self._peers.timers()), default=None
-        )
+        due = min(chain(*(each.timers() for each in (*self._registries, self._peers, self._neighbours))), default=None)
         left = None if due is None else max(0.0, due - self._context.clock())
         if self._sender.waiting or self._receiver.waiting:
             return POLL_INTERVAL if left is None else min(POLL_INTERVAL, left)
@@ -204,6 +211,7 @@ class TransferAgent:
         """Handles received messages and timers that are due. Returns events for the core, oldest first."""
         for event in self._link.poll():
             self._handle(event)
+        self._neighbours.poll()
         self._sender.advance()
         self._receiver.advance()
         now = self._context.clock()
@@ -235,6 +243,9 @@ class TransferAgent:
             corrupt_blocks=totals.corrupt_blocks,
             bytes_sent=totals.bytes_sent,
             bytes_received=totals.bytes_received,
+            bytes_pulled=totals.bytes_pulled,
+            readable_peers=self._neighbours.readable,
+            unreadable_peers=self._neighbours.unreadable,
         )
 
     def pending(self) -> int:
@@ -249,6 +260,8 @@ class TransferAgent:
     def close(self) -> None:
         """Closes the link. Peers see a lost connection; to end sessions cleanly, abort and poll first."""
         self._link.close()
+        self._neighbours.close()
+        self._pulls.close()
 
     # internals
 
@@ -270,6 +283,7 @@ class TransferAgent:
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
         if isinstance(message, handoff.PeerHello):
+            self._neighbours.meet(connection, message, self._peers.token(connection))
             self._receiver.advance()
         elif message is not None:
             try:
@@ -293,3 +307,14 @@ class TransferAgent:
         for sessions in self._registries:
             sessions.end_connection(connection, cause, reason)
         self._peers.forget(connection, reason)
+        self._neighbours.leave(connection)
+
+
+def _either(link: Link, neighbours: Neighbours) -> "Link | select.epoll":
+    """Has a descriptor that is readable while one of these is."""
+    if (other := neighbours.fileno()) is None:
+        return link
+    both = select.epoll()
+    for fd in (link.fileno(), other):
+        both.register(fd, select.EPOLLIN)
+    return both

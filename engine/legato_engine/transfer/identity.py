@@ -7,6 +7,7 @@ from legato_engine.transfer.blocks.spans import FirstBlocks, no_windows
 from legato_engine.transfer.connections.channels import Channels
 from legato_engine.transfer.device.interface import DirectBlocks
 from legato_engine.transfer.device.staging import Staging
+from legato_engine.transfer.node.interface import NodeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class TransferIdentity:
 class TransferArena:
     """The arena, with blocks of `block_size` tokens. The link has registered `memory`, or the slots of `staging`.
 
-    An arena in device memory needs `staging`, or `direct` and a link for such memory; else ValueError.
+    An arena in device memory needs `staging`, or `direct` and a link for such memory; else ValueError. Through `node`,
+    workers of the same node read each other's arenas.
     """
 
     memory: ArenaMemory
@@ -33,6 +35,7 @@ class TransferArena:
     staging: Staging | None = None
     direct: DirectBlocks | None = None
     first_blocks: FirstBlocks = no_windows
+    node: NodeMemory = field(default_factory=NodeMemory)
 
     def __post_init__(self) -> None:
         if not (self.memory.on_host or self.staging or self.direct):

@@ -102,6 +102,9 @@ class Transfer(ManifestPart):
     """Policy after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
     checksum: bool = True
     """Verifies the checksum of every block that is handed off."""
+    node_memory: Literal["On", "Off"] | None = None
+    """Workers of one node read KV from each other's memory; if not given, only on one machine and with transport Auto.
+    On Kubernetes, pods share the node's IPC namespace for that (hostIPC)."""
     rdma: RDMA | None = None
     """RDMA resources of the pods of both pools; none if not given. No effect on one machine."""
 

@@ -22,7 +22,8 @@ class PeerHello(Message, tag="hi", frozen=True):
     """First message on a new connection between two workers, in both directions.
 
     `proof` authenticates: HMAC-SHA256 of the service's token over (worker, epoch). `arena` and `rkey` let the other
-    side write blocks: base address of the arena and the packed remote key of the link.
+    side write blocks: base address of the arena and the packed remote key of the link. `node` is the boot id of the
+    kernel if workers of the same one may read this worker's arena, else "".
     """
 
     worker: str
@@ -35,6 +36,7 @@ class PeerHello(Message, tag="hi", frozen=True):
     proof: bytes
     version: int = VERSION
     oldest: int = 0  # version understood; 0: `version` alone
+    node: str = ""
 
 
 class SessionMessage(Message, frozen=True):
@@ -57,7 +59,8 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     The receiver has the sequence's first `cached` blocks already: `blocks[0]` is for the sequence's block number
     `cached`. `windows` are for the groups of layers after the first. `lease` seconds without a message from the sender
     end the grant (after a fence). `serial` grows with every grant of this receiver, so that a revoked grant cannot be
-    mistaken for its successor.
+    mistaken for its successor. With `pulls`, which only a sender with `PeerHello.node` gets, nothing is put: the
+    receiver copies the blocks from the sender's arena.
     """
 
     blocks: tuple[int, ...]
@@ -65,6 +68,7 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     lease: float
     serial: int
     windows: tuple[GrantedWindow, ...] = ()
+    pulls: bool = False
 
 
 class Revoke(SessionMessage, tag="revoke", frozen=True):
@@ -81,11 +85,12 @@ class Revoked(SessionMessage, tag="gone", frozen=True):
 
 class Written(SessionMessage, tag="wrote", frozen=True):
     """Blocks `first … first + len(checksums) - 1` of the sequence, in one group of layers, are in the receiver's
-    memory."""
+    memory; or, if the grant `pulls`, in the blocks `sources` of the sender's arena."""
 
     first: int
     checksums: tuple[int, ...]
     group: int = 0
+    sources: tuple[Count, ...] = ()
 
 
 class Final(SessionMessage, tag="final", frozen=True):

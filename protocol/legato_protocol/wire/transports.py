@@ -3,6 +3,7 @@
 TCP = "ucx:tcp"
 SHARED_MEMORY = "ucx:shm+tcp"
 RDMA = "ucx:rdma"
+MEMORY = "memory"  # of a hand-off: the receiver read the blocks from the sender's memory, on the same node
 GPUDIRECT = "ucx:rdma+cuda"  # straight from and to a GPU's memory; to a peer it is RDMA
 
 

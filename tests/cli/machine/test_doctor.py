@@ -36,6 +36,7 @@ def test_every_section_is_printed(legato, monkeypatch):
     assert "usable; " in lines["TCP"]
     assert "GB/s" in lines["TCP"]
     assert "dtype: Auto" in out
+    assert "Within a node" in out
     assert lines["Auto"].split()[1] in ("TCP,", "RDMA;", "RDMA,", "GPUDirect;")
 
 

@@ -13,11 +13,13 @@ from legato_engine import memory
 from legato_engine.core import assembly
 from legato_engine.core.assembly import niceness, scheduler_limits
 from legato_engine.core.handoff.link import LinkOpener
+from legato_engine.core.handoff.node_memory import NodeChoice
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import cores
 from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.session.events import Arrived, Granted
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -94,7 +96,9 @@ def test_memory_that_only_the_device_reaches_is_handed_over_through_the_host_s()
         settings = WorkerSettings(role, name, "m", transport="TCP", block_size=16)
         runner, link = opener(settings)
         arenas.append(runner.arena)
-        agents.append(assembly._agent(settings, runner, link.open(), f"epoch-{name}", time.monotonic))
+        carrier, memory = link.open(), ArenaMemory(runner.arena.blocks, runner.num_blocks)
+        arena = assembly._arena(settings, runner, memory, carrier, NodeChoice())
+        agents.append(assembly._agent(settings, runner, arena, carrier, f"epoch-{name}", time.monotonic))
     sender, receiver = agents
     arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
     root = block_hash.root("kv")

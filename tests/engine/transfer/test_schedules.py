@@ -89,10 +89,12 @@ class Worker(Side):
         self.held = {}
         slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
         late = {"staged": {"staged": (random, *slots)}, "direct": {"direct": (random, slots[-1])}}.get(device, {})
+        if device == "node":
+            late = {"node": (random, slots[-1], random.choice([0.0, 0.0, 0.5]))}
         super().__init__(network, name, FREE, epoch=epoch, checksum=checksum, **late)
         self.bytes = self.arena.numpy()
         self.device = LateStream(network, random, random.choice([0.0, 0.3, 1.0]))
-        self.agent._sender._queue._source._link = WatchedLink(self.link)
+        self.agent._sender._queue._source._written._link = WatchedLink(self.link)
 
     def take(self, key, count):
         if len(self.free) < count:
@@ -112,11 +114,12 @@ class Worker(Side):
 
 class World:
     def __init__(self, seed, faults, device=""):
-        """The KV is in memory of a `device`: "staged", which no link reaches, or "direct"."""
+        """The KV is in memory of a `device`: "staged", which no link reaches, or "direct"; on a "node", workers read
+        each other's memory."""
         self.random = Random(seed)
         self.device = device
         self.network = Network(self.random, faults)
-        self.checksum = bool(faults.corrupt_put) or self.random.random() < 0.5
+        self.checksum = bool(faults.corrupt_put) or self.random.random() < 0.5 or device == "node"
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
         self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
@@ -353,6 +356,8 @@ FAULTS = {
         st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)),
         "direct",
     ),
+    "copied on one node": (DELAYED(break_connection=chance(0.05), corrupt_put=chance(0.2)), "node"),
+    "copied on one node, with unreliable messages": (UNRELIABLE, "node"),
 }
 
 
@@ -369,7 +374,7 @@ def test_no_token_is_wrong_and_nothing_hangs_or_leaks_when(kind):
     played()
 
 
-@pytest.mark.parametrize("device", ["", "staged", "direct"])
+@pytest.mark.parametrize("device", ["", "staged", "direct", "node"])
 def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
     world = World(22, Faults(delay=0.05), device)
@@ -378,6 +383,7 @@ def test_undisturbed_hand_offs_all_arrive(device):
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)
+    assert any(worker.agent.counts().bytes_pulled for worker in world.workers) == (device == "node")
 
 
 def test_what_is_granted_again_after_it_was_taken_back_arrives():

@@ -1,5 +1,7 @@
 """Hand-offs of a model with a group of layers that keeps a window of 6 tokens, in blocks of 4."""
 
+from random import Random
+
 import pytest
 from handoff_pair import BLOCK, HASHES, ROOT, TOKENS, Pair
 
@@ -14,8 +16,12 @@ FIRST_BLOCKS = SequenceSizes(BLOCK, (6,)).first_blocks
 
 @pytest.fixture
 def pair():
+    return begun()
+
+
+def begun(**settings):
     """The receiver has granted blocks 4 and 5 for the window's blocks 2 and 3, and all four of the first group."""
-    made = Pair(first_blocks=FIRST_BLOCKS)
+    made = Pair(first_blocks=FIRST_BLOCKS, **settings)
     made.expect()
     made.receiver.agent.grant(1, 1, made.sender.peer, range(4), 0, ROOT, [WindowBlocks(2, [4, 5])])
     made.run()
@@ -30,7 +36,9 @@ def send(pair, window, computed=4 * BLOCK):
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_of_a_window_only_granted_blocks_are_written(pair, first):
+@pytest.mark.parametrize("settings", [{}, {"node": (Random(0), 0.1, 0.0)}], ids=["written", "copied"])
+def test_of_a_window_only_granted_blocks_are_moved(settings, first):
+    pair = begun(**settings)
     (granted,) = pair.sender.events(Granted)
     assert (granted.blocks, granted.firsts) == (4, (2,))
     send(pair, WindowBlocks(first, range(4 + first, 8)))

@@ -207,6 +207,10 @@ CASES = {
         _gateway(tenantMaxOutputTokens=QUOTAS),
         _gateway(tenantMaxOutputTokens=QUOTAS, trustedProxies=["10.0.0.0/8"]),
     ),
+    ("transfer.nodeMemory", "On needs checksum"): (
+        _transfer(nodeMemory="On", checksum=False),
+        _transfer(nodeMemory="On"),
+    ),
     ("transfer.required", "only allowed with"): (_transfer(required=True), _transfer(required=True, transport="TCP")),
     ("transfer.rdma", "only allowed with transport"): (_rdma(transport="TCP"), _rdma(transport="Auto")),
     ("transfer.rdma.hugePages.memory", "must be a multiple"): (

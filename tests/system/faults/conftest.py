@@ -17,8 +17,12 @@ TRIES = 20  # requests that may slip past the stage before their worker stops
 
 @pytest.fixture(scope="module")
 def undisturbed(shared: Any) -> list[Any]:
-    streams = _ask(shared.get())
+    """Their KV is copied from the prefill worker's memory; paced fleets hand over by TCP."""
+    service = shared.get()
+    streams = _ask(service)
     assert all(stream.result() for stream in streams)
+    states = [service.worker_state(worker["worker"]) for worker in service.workers("decode")]
+    assert any(state["totals"]["transfer"]["bytes_pulled"] for state in states)
     return streams
 
 

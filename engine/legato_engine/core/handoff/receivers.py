@@ -11,6 +11,7 @@ from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
+from legato_protocol.wire import transports
 from legato_protocol.wire.block_hash import root
 from legato_protocol.wire.stream import Peer
 
@@ -107,7 +108,8 @@ class HandoffReceivers:
             self._outbox.fail(request.id, event.attempt, "transfer", f"hand-off refused: {error}", "transfer", True)
             return ()
         self.received += 1
-        self._outbox.report_handoff(request, event, now, self._agent.transport)
+        transport = transports.MEMORY if event.pulled else self._agent.transport
+        self._outbox.report_handoff(request, event, now, transport)
         return emissions
 
     def on_aborted(self, event: Aborted) -> None:

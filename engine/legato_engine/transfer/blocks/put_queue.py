@@ -12,7 +12,13 @@ from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.blocks.puts import BlockPut, spans
 from legato_engine.transfer.device.interface import BlockCopy, DirectBlocks
 from legato_engine.transfer.device.staging import Staging
-from legato_engine.transfer.link import Link
+from legato_engine.transfer.link import PutSpan
+
+
+class Puts(Protocol):
+    """The part of a link that takes puts."""
+
+    def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None: ...
 
 
 class PutSource(Protocol):
@@ -75,13 +81,41 @@ class PutQueue:
             self._queued.popleft()
 
 
+class PutSources:
+    """Implements `PutSource` for puts that are written to the receiver, and those that it copies itself."""
+
+    def __init__(self, written: PutSource, pulled: PutSource) -> None:
+        self._written = written
+        self._pulled = pulled
+
+    @property
+    def largest(self) -> int | None:
+        return self._written.largest
+
+    @property
+    def waiting(self) -> bool:
+        return self._written.waiting or self._pulled.waiting
+
+    def begin(self, put: BlockPut) -> bool:
+        return self._of(put).begin(put)
+
+    def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
+        return self._written.advance(wanted) + self._pulled.advance(wanted)
+
+    def release(self, put: BlockPut) -> None:
+        self._of(put).release(put)
+
+    def _of(self, put: BlockPut) -> PutSource:
+        return self._pulled if put.pulled else self._written
+
+
 class FromArena:
     """Implements `PutSource` for an arena in host memory, which the link reads."""
 
     largest = None
     waiting = False
 
-    def __init__(self, link: Link, memory: ArenaMemory, checksum: bool) -> None:
+    def __init__(self, link: Puts, memory: ArenaMemory, checksum: bool) -> None:
         self._link = link
         self._memory = memory
         self._checksum = checksum
@@ -103,7 +137,7 @@ class FromArena:
 class _FromDevice(ABC):
     """Starts a put, in order, once the device has prepared it and computed the sums."""
 
-    def __init__(self, link: Link, block_bytes: int, checksum: bool) -> None:
+    def __init__(self, link: Puts, block_bytes: int, checksum: bool) -> None:
         self._link = link
         self._block_bytes = block_bytes
         self._checksum = checksum
@@ -141,7 +175,7 @@ class _FromDevice(ABC):
 class FromRing(_FromDevice):
     """Implements `PutSource` for an arena that the link does not reach: copies blocks to slots of the ring first."""
 
-    def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
+    def __init__(self, link: Puts, staging: Staging, block_bytes: int, checksum: bool) -> None:
         super().__init__(link, block_bytes, checksum)
         self._staging = staging
         self._slots: dict[BlockPut, tuple[int, ...]] = {}
@@ -170,7 +204,7 @@ class FromDevice(_FromDevice):
 
     largest = None
 
-    def __init__(self, link: Link, memory: ArenaMemory, direct: DirectBlocks, checksum: bool) -> None:
+    def __init__(self, link: Puts, memory: ArenaMemory, direct: DirectBlocks, checksum: bool) -> None:
         super().__init__(link, memory.block_bytes, checksum)
         self._memory = memory
         self._direct = direct

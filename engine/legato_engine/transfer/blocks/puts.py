@@ -24,6 +24,7 @@ class BlockPut:
     arena: int  # base address of the peer's arena
     after: DeviceEvent | None = None
     group: int = 0
+    pulled: bool = False  # the receiver copies the blocks, so nothing is written
     sums: Sequence[int] = ()  # of the blocks' bytes, once known
 
 

@@ -106,6 +106,12 @@ class Peers:
         """The peer's worker and epoch."""
         return self._connections[number].worker, self._connections[number].epoch
 
+    def token(self, number: int) -> Token:
+        """The token that a trusted peer uses."""
+        token = self._connections[number].token
+        assert token is not None
+        return token
+
     def epoch(self, number: int) -> str:
         return self._connections[number].epoch
 

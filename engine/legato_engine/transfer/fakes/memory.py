@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_engine.transfer.link import (
     Connected,
@@ -58,9 +59,16 @@ class Network(VirtualTime):
         self.faults = faults or Faults()
         self.random = random or Random(0)
         self.links: dict[bytes, MemoryLink] = {}
+        self.arenas: dict[str, ArenaMemory] = {}  # by epoch, of workers that let others read
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
+
+    def maybe_damage(self, address: int, length: int) -> None:
+        """Changes a bit of memory that was written by a put, or copied, by chance."""
+        if self.chance(self.faults.corrupt_put):
+            byte = ctypes.c_ubyte.from_address(address + self.random.randrange(length))
+            byte.value ^= 1 << self.random.randrange(8)
 
     def transit(self) -> float:
         return self.random.uniform(0, self.faults.delay) if self.faults.delay else 0.0
@@ -200,18 +208,15 @@ class MemoryLink:
             end.puts[tag] = spans
             return
         for span in spans:
-            end.other.link._write(span, self._network.chance(self._network.faults.corrupt_put))
+            end.other.link._write(span)
         self._report(PutDone(end.number, tag))
 
-    def _write(self, span: PutSpan, corrupt: bool) -> None:
+    def _write(self, span: PutSpan) -> None:
         address, length = self._span
         if not address <= span.remote <= span.remote + span.length <= address + length:
             raise ValueError(f"a put of {span.length} bytes beyond the registered memory")
         ctypes.memmove(span.remote, span.local, span.length)
-        if corrupt:
-            spot = span.remote + self._network.random.randrange(span.length)
-            byte = ctypes.c_ubyte.from_address(spot)
-            byte.value ^= 1 << self._network.random.randrange(8)
+        self._network.maybe_damage(span.remote, span.length)
 
     def _lose(self, end: _End, reason: str) -> None:
         self._close(end, PeerDown(end.number, reason))

@@ -9,6 +9,7 @@ from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.device.interface import DeviceEvent, DirectBlocks
 from legato_engine.transfer.device.staging import Staging
 from legato_engine.transfer.link import Link
+from legato_engine.transfer.node.interface import NodeMemory, PeerArena
 from legato_engine.transfer.session.counts import TransferTotals
 from legato_engine.transfer.session.events import TransferEvent
 
@@ -31,6 +32,7 @@ class TransferContext:
     staging: Staging | None = None
     direct: DirectBlocks | None = None
     first_blocks: FirstBlocks = no_windows
+    node: NodeMemory = field(default_factory=NodeMemory)
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
     last_step: DeviceEvent | None = None  # once done, earlier steps no longer read or write blocks
@@ -44,6 +46,10 @@ class TransferContext:
     def ended_retention(self) -> float:
         """Seconds for which an ended session is remembered and still answers."""
         return 4 * self.lease
+
+    def readable_arena(self, connection: int) -> PeerArena | None:
+        """The peer's arena if blocks may be copied from it: only checksums reveal that a block was reused meanwhile."""
+        return self.node.neighbours.arena(connection) if self.checksum else None
 
     def fence(self, connection: int) -> None:
         """Closes this side's endpoint; then every session over this connection ends (`end_connection`)."""

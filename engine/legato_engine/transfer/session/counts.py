@@ -15,6 +15,7 @@ class TransferTotals:
     corrupt_blocks: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    bytes_pulled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,6 @@ class Counts:
     corrupt_blocks: int
     bytes_sent: int
     bytes_received: int
+    bytes_pulled: int  # of `bytes_received`: copied from the memory of workers of the same node
+    readable_peers: int  # connections to workers of the same node whose memory is read
+    unreadable_peers: int  # connections, since start, to workers of the same node whose memory cannot be read

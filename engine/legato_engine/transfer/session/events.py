@@ -74,6 +74,7 @@ class Arrived:
     seconds: float  # from `grant` to now
     final_at: float  # clock reading at `Final`: emission time minus this, plus `final.held`, is the boundary
     firsts: tuple[int, ...] = ()  # in groups with a window, the first block that is verified or was cached
+    pulled: bool = False  # the blocks were copied from the memory of a worker of the same node
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from itertools import repeat
 from legato_engine.transfer.blocks.checksum import bind, index_of
 from legato_engine.transfer.blocks.spans import FirstBlocks, GrantedSpan
 from legato_engine.transfer.device.interface import BlockCopy, DeviceEvent
+from legato_engine.transfer.node.interface import PeerArena
 from legato_engine.transfer.session.registry import SessionRecord
 from legato_protocol.wire import block_hash, handoff
 
@@ -30,11 +31,19 @@ class IncomingSession(SessionRecord):
     landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # indices of blocks, and their copies
     final: handoff.Final | None = None
     final_at: float = 0.0
+    pulled_from: PeerArena | None = None  # where its blocks are copied from; None: the peer writes them
     after: DeviceEvent | None = None  # earlier steps may write to the blocks until it is done
 
     @property
     def busy(self) -> bool:
         return bool(self.landing)
+
+    def accepts(self, message: handoff.Written) -> bool:
+        """True if the message names a block of the sender's arena for each checksum, or if the sender writes."""
+        arena, sources = self.pulled_from, message.sources
+        if arena is None:
+            return not sources
+        return len(sources) == len(message.checksums) and all(source < arena.num_blocks for source in sources)
 
     def first_blocks(self, final: handoff.Final, block_size: int, sees: FirstBlocks) -> tuple[int, ...]:
         """The first block that the sequence's next token sees, in each group with a window."""

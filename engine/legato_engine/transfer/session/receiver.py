@@ -5,6 +5,7 @@ from operator import le
 
 from legato_engine.transfer.blocks.landing import InArena, InDevice, InSlots, Landing
 from legato_engine.transfer.blocks.spans import WindowBlocks, spans_of
+from legato_engine.transfer.device.interface import BlockCopy
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.events import Arrived, Released, WritingBegan
 from legato_engine.transfer.session.incoming import IncomingSession
@@ -27,6 +28,7 @@ class Receiver:
         self._offered: list[IncomingSession] = []  # in order; their grants are not sent yet
         self._placed: list[IncomingSession] = []  # sessions that have places
         self._landing = _landing(context)
+        self._pulled = InArena(context.memory, context.checksum)  # places of blocks that are copied from a peer's arena
 
     # calls
 
@@ -83,7 +85,9 @@ class Receiver:
         for into in connected:
             if not _is_writable(into):
                 break  # the next ones wait for the same step, or a later one
-            places = self._landing.reserve(into.blocks)
+            assert into.connection is not None
+            into.pulled_from = self._context.readable_arena(into.connection)
+            places = self._landing_of(into).reserve(into.blocks)
             if places is None:
                 break  # the next ones do not overtake it
             self._offered.remove(into)
@@ -147,7 +151,11 @@ class Receiver:
         return IncomingSession(key, session, epoch=self._context.epoch)
 
     def _is_connected(self, into: IncomingSession) -> bool:
-        return into.connection is not None and self._context.peers.is_trusted(into.connection)
+        context, number = self._context, into.connection
+        return number is not None and context.peers.is_trusted(number) and context.node.neighbours.is_settled(number)
+
+    def _landing_of(self, into: IncomingSession) -> Landing:
+        return self._landing if into.pulled_from is None else self._pulled
 
     def _ready(self, into: IncomingSession) -> None:
         """Sends the grant and begins the lease, which the time to connect does not shorten."""
@@ -186,12 +194,24 @@ class Receiver:
         if span is None or not span.holds(message.first, last):
             self._reject(into, "the sender announced blocks that were not granted")
             return
+        if not into.accepts(message):
+            self._reject(into, "the sender announced blocks that its arena does not have")
+            return
         written = span.indices(message.first, last)
         indices = [i for i in written if i not in into.claimed]
         into.claimed.update((i, message.checksums[i - written.start]) for i in indices)
-        where, blocks = ([of[i] for i in indices] for of in (into.places, into.blocks))
-        into.landing.append((indices, self._landing.land(where, blocks)))
+        into.landing.append((indices, self._land(into, indices, [i - written.start for i in indices], message.sources)))
         self._settle(into)
+
+    def _land(
+        self, into: IncomingSession, indices: Sequence[int], announced: Sequence[int], sources: Sequence[int]
+    ) -> BlockCopy:
+        """Moves blocks to their place: from where the peer wrote, or the `announced` of `sources` from its arena."""
+        blocks = [into.blocks[i] for i in indices]
+        if into.pulled_from is None:
+            return self._landing.land([into.places[i] for i in indices], blocks)
+        self._context.totals.bytes_pulled += len(blocks) * self._context.memory.block_bytes
+        return self._context.node.pulls.begin(into.pulled_from, [sources[i] for i in announced], blocks)
 
     def _settle(self, into: IncomingSession) -> None:
         """Collects finished copies. After the last one, the session may commit, or an ended one frees its places."""
@@ -204,7 +224,8 @@ class Receiver:
         self._try_commit(into)
         if into.ended and into in self._placed:
             self._placed.remove(into)
-            self._landing.give_back(into.places)
+            self._landing_of(into).give_back(into.places)
+            into.pulled_from = None
             self.sessions.report_late(into)
 
     def _take_final(self, into: IncomingSession, message: handoff.Final) -> None:
@@ -256,7 +277,9 @@ class Receiver:
                 lease = self._context.lease
                 blocks, *others = (into.places[span.offset :][: span.count] for span in into.spans)
                 windows = tuple(map(handoff.GrantedWindow, into.firsts, others))
-                self.sessions.send(into, handoff.Grant(*into.name, blocks, into.cached, lease, into.serial, windows))
+                pulls, name = into.pulled_from is not None, into.name
+                grant = handoff.Grant(*name, blocks, into.cached, lease, into.serial, windows, pulls)
+                self.sessions.send(into, grant)
             case Action.SEND_REVOKE:
                 self.sessions.send(into, handoff.Revoke(*into.name, into.serial))
             case Action.SEND_COMMIT:
@@ -285,6 +308,7 @@ class Receiver:
             seconds,
             into.final_at,
             into.kept_blocks(self._first_blocks(into, into.final)),
+            into.pulled_from is not None,
         )
         context.outbox.append(arrived)
 

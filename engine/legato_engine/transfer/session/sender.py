@@ -1,15 +1,15 @@
 """The sending side: puts pushed blocks, accepts and returns grants, and sends the last message."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from legato_engine.transfer.blocks.checksum import bind, index_of
-from legato_engine.transfer.blocks.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource
+from legato_engine.transfer.blocks.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource, PutSources
 from legato_engine.transfer.blocks.puts import BlockPut
 from legato_engine.transfer.blocks.spans import WindowBlocks
-from legato_engine.transfer.link import PutDone, PutFailed
+from legato_engine.transfer.link import PutDone, PutFailed, PutSpan
 from legato_engine.transfer.session.context import TransferContext
 from legato_engine.transfer.session.events import Committed, Granted
 from legato_engine.transfer.session.lifecycle import Action, SessionEvent, SessionState
@@ -50,7 +50,8 @@ class Sender:
         self.sessions = SessionRegistry("sender", context, OutgoingSession, self._perform)
         self._by_tag: dict[int, OutgoingSession] = {}
         self._next_tag = 0
-        self._queue = PutQueue(_source(context), self._is_wanted, self._drop)
+        sources = PutSources(_source(context), _readable(context, self.on_put_ended))
+        self._queue = PutQueue(sources, self._is_wanted, self._drop)
 
     @property
     def waiting(self) -> bool:
@@ -209,7 +210,8 @@ class Sender:
             return
         if grant.serial <= out.last_serial or out.grant is not None:
             return
-        if len(grant.windows) != len(self._context.first_blocks(0)):
+        readable = bool(self._context.node.neighbours.node)
+        if len(grant.windows) != len(self._context.first_blocks(0)) or (grant.pulls and not readable):
             self._context.totals.bad_messages += 1
             return
         out.grant = grant
@@ -236,7 +238,7 @@ class Sender:
         targets = window.blocks[first - max(grant.cached, window.first) :][: len(blocks)]
         arena = context.peers.arena(out.connection)
         self.sessions.step(out, SessionEvent.PUT)
-        size = self._queue.largest or len(blocks)
+        size = (None if grant.pulls else self._queue.largest) or len(blocks)
         for at in range(0, len(blocks), size):
             part = slice(at, at + size)
             self._next_tag += 1
@@ -250,6 +252,7 @@ class Sender:
                 arena,
                 context.last_step,
                 group,
+                grant.pulls,
             )
             self._by_tag[put.tag] = out
             out.puts[put.tag] = put
@@ -269,7 +272,8 @@ class Sender:
         self._context.totals.bytes_sent += count * self._context.memory.block_bytes
         first = index_of(put.group, put.first)
         checksums = tuple(bind(put.sums[i], room, first + i, put.hashes[i]) for i in range(count))
-        self.sessions.send(out, handoff.Written(*out.name, put.first, checksums, put.group))
+        sources = tuple(put.blocks) if put.pulled else ()
+        self.sessions.send(out, handoff.Written(*out.name, put.first, checksums, put.group, sources))
 
     def _settle(self, out: OutgoingSession) -> None:
         """Takes the step that waited for the end of the last put, if that has ended."""
@@ -308,6 +312,23 @@ class Sender:
                 self.sessions.send(out, handoff.Abort(*out.name, out.failure.reason, out.failure.wanted))
             case _:
                 raise AssertionError(f"a sender does not {action.value}")
+
+
+class _Readable:
+    """Implements `Puts` for blocks that stay where they are: the receiver copies them."""
+
+    def __init__(self, ended: Callable[[PutDone], None]) -> None:
+        self._ended = ended
+
+    def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
+        self._ended(PutDone(connection, tag))
+
+
+def _readable(context: TransferContext, ended: Callable[[PutDone], None]) -> PutSource:
+    readable, memory = _Readable(ended), context.memory
+    if context.node.sums is not None:
+        return FromDevice(readable, memory, context.node.sums, context.checksum)
+    return FromArena(readable, memory, context.checksum)
 
 
 def _source(context: TransferContext) -> PutSource:

@@ -74,6 +74,13 @@ def _role_rules(role: str) -> tuple[Rule, ...]:
 RULES = (
     Rule(
         at="spec.transfer",
+        field="nodeMemory",
+        message="On needs checksum, which alone reveals a block that was reused while it was read",
+        holds=lambda transfer: transfer.node_memory != "On" or transfer.checksum,
+        cel="!has(self.nodeMemory) || self.nodeMemory != 'On' || self.checksum",
+    ),
+    Rule(
+        at="spec.transfer",
         field="required",
         message="only allowed with a transport other than Auto",
         holds=lambda transfer: not transfer.required or transfer.transport != "Auto",

@@ -41,6 +41,8 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
         spec = rdma.with_rdma(spec, service.spec.transfer.rdma)
+        if service.spec.transfer.node_memory == "On":
+            spec["hostIPC"] = True  # also makes the node's /dev/shm the container's
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
@@ -89,6 +91,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         "worker",
         *_identity(service, pool),
         *_engine(service, delivery),
+        *_node_memory(service, placement),
         *adapters.worker_arguments(service, placement),
         *_decoding(service, pool),
         *_hang(service),
@@ -125,6 +128,12 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     if engine.profile is not None:
         flags += ["--runner", engine.runner.lower(), "--profile", engine.profile]
     return flags if transfer.checksum else [*flags, "--no-checksum"]
+
+
+def _node_memory(service: InferenceService, placement: PodPlacement) -> list[str]:
+    """Returns flags if workers should not do what they do by default: pods share no memory unless asked to."""
+    given = service.spec.transfer.node_memory or ("Off" if placement.containers else None)
+    return ["--node-memory", given] if given else []
 
 
 def _decoding(service: InferenceService, pool: str) -> list[str]:
