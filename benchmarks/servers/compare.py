@@ -37,6 +37,7 @@ import psutil
 from load_generators import METRICS, Figures, Generator, Load, Shape
 
 OWN, VLLM = "legato bench", "vllm bench serve"
+RATIOS = METRICS[:2]
 LEAST_REQUESTS = 6
 
 
@@ -181,16 +182,16 @@ def free_port() -> int:
 
 
 def table(servers: dict[str, Server], cells: list[Cell]) -> str:
-    """Markdown: medians of every server, and the first server's ratio to each other one."""
+    """Markdown: medians of every server, and the first server's ratios to each other one."""
     first, *others = servers
     head = ["in/out", "concurrency", *(f"{name}: {metric}" for name in servers for metric in METRICS)]
-    head += [f"{first} ÷ {other}: out tok/s" for other in others]
+    head += [f"{first} ÷ {other}: {metric}" for other in others for metric in RATIOS]
     rows = [head, ["---"] * len(head)]
     for cell in cells:
         medians = {name: server.medians(cell) for name, server in servers.items()}
         row = [str(cell.shape), str(cell.concurrency)]
         row += [f"{medians[name][metric]:.1f}" for name in servers for metric in METRICS]
-        row += [f"{medians[first]['out tok/s'] / medians[other]['out tok/s']:.2f}" for other in others]
+        row += [f"{medians[first][name] / medians[other][name]:.2f}" for other in others for name in RATIOS]
         rows.append(row)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

@@ -52,6 +52,7 @@ _COUNTERS = {
     "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
+_SECONDS = {"slice_wait": "Time that steps waited for time slices of cores that workers share."}
 _TIERS = {
     "slots": ("slots", "Blocks that a tier of KV can keep."),
     "blocks": ("blocks", "Blocks in a tier of KV."),
@@ -83,7 +84,7 @@ class WorkerMetrics:
         for reason in REFUSALS:
             self._refused.labels(reason)
         self._starts = 0
-        self._earlier = dict.fromkeys((*_COUNTERS, *_DRAFTS, "decode_rows"), 0)
+        self._earlier: dict[str, float] = dict.fromkeys((*_COUNTERS, *_SECONDS, *_DRAFTS, "decode_rows"), 0)
         self._earlier_batches = CoreTotals().decode_batches
         self._current: CoreStatus | None = None
         self.gateways = 0
@@ -156,6 +157,8 @@ class WorkerMetrics:
         }
         for name, text in _COUNTERS.items():
             counters[name] = (text, self._earlier[name] + getattr(totals, name))
+        for name, text in _SECONDS.items():
+            counters[f"{name}_seconds"] = (text, self._earlier[name] + getattr(totals, name))
         if self._current is not None:
             load = self._current.load
             gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
@@ -166,6 +169,8 @@ class WorkerMetrics:
                 load.step_time,
             )
             gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
+            shares = "1 while workers have more threads than there are cores, and take time slices."
+            gauges["shares_cores"] = (shares, self._current.shares_cores)
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
             leaked = load.used_blocks if self._current.idle else 0
             mismatch = (

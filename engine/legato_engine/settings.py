@@ -72,6 +72,7 @@ class WorkerSettings:
     adapters_in_memory: int = 8
     max_adapter_rank: int = 64
     threads: int | None = None
+    time_slices: str | None = None  # folder shared with other workers on the same cores
     transport: str = "Auto"
     transport_required: bool = False
     transfer_ports: tuple[int, int] | None = None
@@ -241,6 +242,11 @@ _FLAGS: Final = (
     Flag("--adapters-in-memory", flags.whole("COUNT", 1, 1024), "most adapters in memory; others are loaded as needed"),
     Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank is not taken"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
+    Flag(
+        "--time-slices",
+        flags.text("FOLDER"),
+        "folder of workers on the same cores, which compute one step at a time if they have more threads than cores",
+    ),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
     Flag(
         "--node-memory",

@@ -26,12 +26,14 @@ def test_blocks(idle: bool, used: int, quarantined: int, mismatch: str, values: 
 
 
 def test_steps_are_counted_over_restarts_of_the_core() -> None:
-    metrics, totals = WorkerMetrics(), CoreTotals(decode_rows=7, decode_batches=(1, 0, 2, *[0] * 9))
-    status = CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), totals, idle=True)
+    totals = CoreTotals(decode_rows=7, decode_batches=(1, 0, 2, *[0] * 9), slice_wait=0.75)
+    metrics, status = WorkerMetrics(), CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), totals, idle=True, shares_cores=True)
     metrics.on_core_ended(status)
     text = metrics.exposition(status, ready=True, gateways=1).decode()
     for value in ('bucket{le="1.0"} 2', 'bucket{le="4.0"} 6', 'bucket{le="+Inf"} 6', "sum 14"):
         assert f"legato_worker_decode_batch_sequences_{value}.0\n" in text
+    assert "legato_worker_slice_wait_seconds_total 1.5\n" in text
+    assert "legato_worker_shares_cores 1.0\n" in text
 
 
 def test_tiers_of_kv_are_counted_by_name_and_missing_without_them() -> None:

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
+from math import inf
 from typing import Any
 
 from counted_tokens import check_counts
@@ -335,10 +336,10 @@ class Worker:
     def idle(self) -> bool:
         return self.scheduler.idle
 
-    def begin(self, compute: bool = True) -> Batch | None:
-        """Schedules; the device works immediately, or only at the end of the step."""
+    def begin(self, compute: bool = True, seconds: float = inf) -> Batch | None:
+        """Schedules a step of `seconds` at most; the device works immediately, or only at the end of the step."""
         self.now += 1.0
-        self.flight, self.output = self.scheduler.schedule(self.now), None
+        self.flight, self.output = self.scheduler.schedule(self.now, seconds), None
         if self.flight is not None:
             self.batches.append(self.flight)
             self._check_held(self.flight)

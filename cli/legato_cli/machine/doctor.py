@@ -99,6 +99,7 @@ def fitting(subject: Subject) -> Iterator[str]:
             device_memory = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
         yield from fit.lines(spec, path, device_memory)
         yield f"{'formats':<14} {fit.formats_of(spec, path, device_memory)}"
+        yield from fit.sharing(spec, len(os.sched_getaffinity(0)), device_memory is not None)
     except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
     if device_memory is not None and any(roles.gpus(spec, role) for role in roles.with_pool(spec)):

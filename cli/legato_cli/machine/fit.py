@@ -20,6 +20,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
+from legato_operator.manifests.pods.worker import compute_threads
 
 _MIB = 1 << 20
 
@@ -46,6 +47,15 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
             yield f"{role:<14} {_worker(spec, path, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:
             raise DoesNotFit(f"{role:<14} {error}") from None
+
+
+def sharing(spec: Spec, cores: int, on_gpu: bool) -> Iterator[str]:
+    """Yields a line if the workers of `legato up` have more threads than `cores`, and thus take time slices."""
+    pools = [role for role in roles.with_pool(spec) if not (on_gpu and roles.gpus(spec, role))]
+    workers = {role: max(1, roles.initial_replicas(spec, role)) for role in pools}
+    threads = sum(count * min(cores, compute_threads(spec, role, cores) or cores) for role, count in workers.items())
+    if threads > cores:
+        yield f"{'cores':<14} {cores} for {threads} compute threads: under `legato up`, steps take time slices"
 
 
 def formats_of(spec: Spec, path: Path, gpus: Gpus | None) -> str:

@@ -31,7 +31,7 @@ def main() -> int:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if not die_with_parent(parent):
         return 1
-    # Only the server acts on Ctrl-C in a terminal. Not a new session: niceness has no effect between sessions.
+    # Only the server acts on Ctrl-C in a terminal.
     os.setpgid(0, 0)
     faulthandler.enable()
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
@@ -74,6 +74,7 @@ def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
     finally:
         if parts.agent is not None:
             parts.agent.close()
+        parts.slices.close()
     return 0
 
 

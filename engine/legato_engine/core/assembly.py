@@ -1,5 +1,6 @@
 """Builds a core from settings: model, arena, scheduler and hand-offs. This is the slow part of a start."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from legato_engine.core.handoff.link import HandoffLink, LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice, open_node
 from legato_engine.core.loop import CoreParts
 from legato_engine.core.profiling import Profiling
+from legato_engine.core.slices.slices import OwnCores, SharedCores, TimeSlices
+from legato_engine.core.slices.table import TableFull
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
@@ -36,8 +39,6 @@ from legato_protocol.wire.stream import OLDEST, Hello
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 
-PREFILL_NICENESS = 5  # a third of the weight of a thread that decodes, or of any other program's
-
 
 def load(
     settings: WorkerSettings,
@@ -53,7 +54,7 @@ def load(
     SettingsError, LinkError.
     """
     load_model = _loader(settings)
-    compute = ComputeThread(niceness(settings))
+    compute = ComputeThread()
     model = compute.call(lambda: load_model(settings, path, progress))
     if settings.runner == "model" and settings.device == "cpu":
         from legato_engine.runner import cores  # torch is loaded by now
@@ -81,7 +82,8 @@ def load(
         catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
     profiling = Profiling(compute, model.profiler, clock)
-    parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, clock)
+    slices = open_slices(settings, clock)
+    parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, slices, clock)
     return parts, _ready(hello, model, carrier, node, catalog)
 
 
@@ -112,13 +114,15 @@ def _loader(settings: WorkerSettings) -> Load:
     return loading.load
 
 
-def niceness(settings: WorkerSettings) -> int:
-    """Niceness of the compute thread. On shared cores, decode workers take precedence over prefill workers.
-
-    Linux compares niceness within one session (`sched_autogroup_enabled`) and one control group, not between them.
-    """
-    computes = settings.runner == "model" and settings.device == "cpu"
-    return PREFILL_NICENESS if settings.role == "prefill" and computes else 0
+def open_slices(settings: WorkerSettings, clock: Clock) -> TimeSlices:
+    """Opens the time slices of a worker that computes on cores. Raises SettingsError."""
+    if settings.time_slices is None or settings.runner != "model" or settings.device != "cpu":
+        return OwnCores()
+    cores = len(os.sched_getaffinity(0))
+    try:
+        return SharedCores(Path(settings.time_slices), settings.threads or cores, cores, clock)
+    except (OSError, TableFull) as error:
+        raise SettingsError(f"--time-slices: {error}") from None
 
 
 def scheduler_limits(

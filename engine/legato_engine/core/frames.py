@@ -137,6 +137,7 @@ class CoreTotals(Value, frozen=True):
     drafted: int = 0
     accepted: int = 0
     tiers: dict[str, TierTotals] = msgspec.field(default_factory=dict)  # by name, as in `kv_events.TIERS`
+    slice_wait: float = 0.0  # seconds that steps waited for time slices
 
 
 class CoreStatus(Value, frozen=True):
@@ -148,6 +149,7 @@ class CoreStatus(Value, frozen=True):
     kv_utilization: float = 1.0  # share of the used blocks' slots that hold KV
     mismatch: str = ""  # the fault that the integrity check of blocks reported when the core was last idle
     order: int = 0  # the last order to drain or to serve again that was carried out
+    shares_cores: bool = False  # steps take time slices: workers have more threads than there are cores
 
 
 class TracedPhase(Value, frozen=True):

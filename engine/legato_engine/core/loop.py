@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from legato_engine.adapters.catalog import AdapterCatalog
@@ -29,6 +30,8 @@ from legato_engine.core.reporting.phases import PhaseLog
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
+from legato_engine.core.slices.policy import SliceClaim
+from legato_engine.core.slices.slices import TimeSlices
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.ranges import HANDOFF
 from legato_engine.runner.interface import StepRunner
@@ -63,6 +66,7 @@ class CoreParts:
     adapters: ResidentAdapters
     catalog: AdapterCatalog | None
     profiling: Profiling
+    slices: TimeSlices
     clock: Callable[[], float]
 
 
@@ -74,6 +78,7 @@ class Core:
         self._scheduler = scheduler = parts.scheduler
         self._catalog = parts.catalog
         self._profiling = parts.profiling
+        self._slices = parts.slices
         self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = parts.clock
         self._outbox = Outbox(PhaseLog(parts.clock))
@@ -81,16 +86,18 @@ class Core:
         self._handoffs = None if parts.agent is None else self._sides(parts.agent)
         self._handler = RequestHandler(scheduler, self._handoffs, self._outbox, parts.grammars, parts.adapters)
         self._pulse = pulse
+        most = scheduler.limits.max_waiting
         self._reporter = LoadReporter(
-            self._handler, self._rates, self._tier_times, pulse, max_waiting=scheduler.limits.max_waiting
+            self._handler, self._rates, self._tier_times, pulse, parts.slices, max_waiting=most
         )
         self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
         self._handles: deque[Any] = deque()  # of launched steps; only the compute thread uses it
         self._computing = False
+        self._slack = inf  # seconds that sequences which decode can wait after the current step
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
         sources = (channel, parts.compute, parts.grammars, parts.adapters, parts.profiling, parts.agent, parts.catalog)
-        for source in sources:
+        for source in (*sources, parts.slices.bell):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 
@@ -126,6 +133,7 @@ class Core:
 
     def _receive(self) -> None:
         now = self._clock()
+        self._slices.hear()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
             if frame.tokens and self._handoffs is not None:
@@ -151,7 +159,7 @@ class Core:
 
     def _timeout(self) -> float:
         timer = self._handoffs.agent.next_timer() if self._handoffs is not None else None
-        return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer)
+        return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer, self._slices.timer)
 
     def _handle_transfer(self, event: TransferEvent, handoffs: HandoffSides) -> None:
         senders, receivers = handoffs.senders, handoffs.receivers
@@ -216,7 +224,7 @@ class Core:
         if not self._computing:
             now = self._clock()
             if not self._in_flight:
-                batches.append(self._scheduler.schedule(now))
+                batches.append(self._schedule_slice(now))
             if self._runner.ahead is not None:
                 batches.append(self._scheduler.schedule_ahead(now))
             self._pulse.expect(self._scheduler.expected or 0.0)
@@ -226,6 +234,26 @@ class Core:
             self._handoffs.receivers.grant()
         return [batch for batch in batches if batch is not None]
 
+    def _schedule_slice(self, now: float) -> Batch | None:
+        """The next step if there is a time slice for it."""
+        if not self._scheduler.runnable:
+            self._since = now
+            self._slices.withdraw()
+            return self._scheduler.schedule(now)  # for hand-offs that wait for blocks
+        seconds = self._slices.begin(self._claim)
+        if seconds is None:
+            return None
+        batch = self._scheduler.schedule(now, seconds)
+        if batch is None:
+            self._slices.withdraw()
+        return batch
+
+    def _claim(self) -> SliceClaim:
+        pace = self._scheduler.pace
+        self._slack = pace.slack
+        due = self._since + pace.slack
+        return SliceClaim(due, due + pace.decoding, pace.shortest)
+
     def _launch(self, batches: list[Batch]) -> None:
         """Launches these steps and starts to wait for the first in flight."""
         if not self._in_flight:
@@ -233,7 +261,15 @@ class Core:
         self._in_flight.extend(batches)
         if self._in_flight and not self._computing:
             self._computing = True
-            self._compute.start(lambda: self._compute_first(batches))
+            self._slices.expect(self._scheduler.expected or 0.0)
+            self._compute.start(lambda: self._compute_slice(batches))
+
+    def _compute_slice(self, batches: list[Batch]) -> StepOutput:
+        """Computes in this thread, so that another worker's slice begins while the loop processes the output."""
+        try:
+            return self._compute_first(batches)
+        finally:
+            self._slices.end(self._slack)
 
     def _compute_first(self, batches: list[Batch]) -> StepOutput:
         ahead = self._runner.ahead

@@ -12,7 +12,9 @@ mini-sglang's), and a prompt is computed in chunks, so that decoding never stall
 from collections import defaultdict, deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from traceback import extract_tb
+from typing import NamedTuple
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
@@ -35,7 +37,21 @@ from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepR
 from legato_engine.scheduler.speculation.drafter import Drafter
 from legato_engine.scheduler.speculation.speculation import Speculation
 
+LEAST_STEP = 3  # times the fixed cost of a step: the shortest one for prompts
 MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
+
+
+class StepPace(NamedTuple):
+    """The time that the next steps of a worker have that shares its cores, in seconds.
+
+    After a step, sequences that decode can wait for `slack` without missing `tpot`, less a share for prompts here; inf
+    if none decodes. Decoding them takes `decoding`. Prompts need steps of at least `shortest`, or their fixed cost is
+    most of them.
+    """
+
+    slack: float
+    decoding: float
+    shortest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +113,14 @@ class Scheduler:
             self.outgoing.prefill(request)
         self._registry.wait(request)
 
-    def schedule(self, now: float) -> Batch | None:
-        """Plans the next step; None if there is nothing to compute or move. RuntimeError while a step is in flight."""
+    def schedule(self, now: float, seconds: float = inf) -> Batch | None:
+        """Plans the next step, whose prompts should end after `seconds`; None if there is nothing to compute or move.
+
+        RuntimeError while a step is in flight.
+        """
         if self._steps:
             raise RuntimeError("a step is in flight")
-        planned = self._planner.plan()
+        planned = self._planner.plan(seconds)
         self._speculation.extend(*planned)
         counts = len(self._queue), len(self._registry.running)
         self._saturated, self._ahead = None if self._planner.held_up else counts, 0
@@ -139,6 +158,23 @@ class Scheduler:
         work = step.work
         expected = self._cost.expected(work.rows, work.context, work.tokens, work.pairs, step.scored)
         return expected * self._speculation.times(work) if work.drafts else expected
+
+    @property
+    def runnable(self) -> bool:
+        """True if the next step might compute something."""
+        return len(self._queue) > 0 or any(request.schedulable for request in self._registry.running)
+
+    @property
+    def pace(self) -> StepPace:
+        """The time that the next steps have."""
+        contexts = self._planner.decoding()
+        prefill = self._cost.prefill(self.limits.chunk_tokens)
+        shortest = LEAST_STEP * prefill.per_step if prefill is not None else 0.0
+        if not contexts:
+            return StepPace(inf, 0.0, shortest)
+        step = self._cost.plain(len(contexts), sum(contexts))
+        prompts = len(self._queue) > 0 or len(contexts) < len(self._registry.running)
+        return StepPace(max(0.0, self.limits.tpot - step) * (0.5 if prompts else 1.0), step, shortest)
 
     def process(self, batch: Batch, output: StepOutput, now: float, moving: float = 0.0) -> StepResult:
         """Processes the runner's output of the first step in flight, which spent `moving` seconds on its moves. Its KV

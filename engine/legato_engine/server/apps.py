@@ -143,6 +143,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         state |= {name: getattr(load, name) for name in numbers}
         state["totals"] = msgspec.structs.asdict(totals)
         state["idle"] = core.status.idle
+        state["shares_cores"] = core.status.shares_cores
     return state
 
 

@@ -39,6 +39,7 @@ class Supervisor:
         self._reported_at = 0.0  # time of the core loop's last report
         self._progress = ""
         self._mismatch = ""
+        self._shares = False  # in the last report
         self._stopping = False
 
     async def run(self, path: str) -> None:
@@ -127,6 +128,7 @@ class Supervisor:
                 self._hub.core_reported(frame)
                 if frame.status is not None:
                     self._log_mismatch(frame.status.mismatch)
+                    self._log_sharing(frame.status.shares_cores)
             case Loading():
                 self._hub.loading(frame)
                 self._log_progress(frame)
@@ -153,6 +155,11 @@ class Supervisor:
         if mismatch and mismatch != self._mismatch:
             self._log("ERROR", f"the owners of KV blocks disagree, which is a fault of this program: {mismatch}")
         self._mismatch = mismatch
+
+    def _log_sharing(self, shares: bool) -> None:
+        if shares and not self._shares:
+            self._log("INFO", "shares its cores with other workers: their steps take time slices by deadline")
+        self._shares = shares
 
     def _log_progress(self, frame: Loading) -> None:
         """Logs a line per tenth: loads report far more often."""

@@ -16,6 +16,7 @@ from legato_protocol import names
 ENV_WORKERS = "LEGATO_WORKERS_FILE"
 ENV_TOKENS = "LEGATO_TOKEN_FOLDER"
 ENV_ADAPTERS = "LEGATO_ADAPTERS_FOLDER"
+ENV_SLICES = "LEGATO_SLICES_FOLDER"
 ENV_GPU = "CUDA_VISIBLE_DEVICES"
 _MOUNTED: Mapping[str, Callable[[Object], dict[str, str]]] = {
     "Secret": secret.content,
@@ -74,6 +75,7 @@ class Kubelet:
         tokens = self._folder(Ref("Secret", namespace, common.token_name_of(service)))
         listed = self._folder(Ref(adapters.CONFIG_MAP, namespace, adapters.name(service)))
         variables = {ENV_WORKERS: str(workers.path), ENV_TOKENS: str(tokens.path), ENV_ADAPTERS: str(listed.path)}
+        variables[ENV_SLICES] = str(self._around.folder / "slices")
         return PodLife(pod, self._around, {**variables, **self._gpu(pod)}, reachable)
 
     def _gpu(self, pod: Object) -> dict[str, str]:

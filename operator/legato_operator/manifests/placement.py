@@ -37,6 +37,7 @@ class PodPlacement:
     announce: tuple[str, ...] = ()  # flags that make a process announce its ports
     transfer: tuple[str, ...] = ()  # the worker's flags for the address of hand-offs
     shared_cores: int | None = None  # cores that all workers share; None if each has its own machine
+    time_slices: tuple[str, ...] = ()  # the worker's flags for time slices of shared cores
     shared_gpus: tuple[str, ...] = ()  # GPUs that all workers share, as in CUDA_VISIBLE_DEVICES
     containers: Containers | None = None  # None: pods are processes that use the machine's own files
     cache_folder: str = ""  # downloads on this machine; pods in containers have their own
@@ -72,6 +73,7 @@ def local(
         adapters_folder="$(LEGATO_ADAPTERS_FOLDER)",
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
         shared_cores=cores,
+        time_slices=("--time-slices", "$(LEGATO_SLICES_FOLDER)"),
         shared_gpus=gpus,
         cache_folder=cache_folder,
     )

@@ -100,6 +100,22 @@ def test_a_model_that_is_quantized_already_cannot_be_rounded(judged):
     assert (code, "engine.quantization is Int8, but its weights are quantized already: GGUF" in out) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("pools", "cores", "on_gpu", "threads"),
+    [
+        ({}, 2, False, 4),
+        ({"scaling": {"prefill": {"max": 0}}}, 2, False, 0),
+        ({role: {"resources": {"requests": {"cpu": 1}}} for role in ("prefill", "decode")}, 2, False, 0),
+        ({"prefill": {"resources": {"requests": {"cpu": 8}}}}, 4, False, 8),
+        ({"decode": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, 4, True, 0),
+    ],
+)
+def test_pools_that_share_cores_are_named(pools, cores, on_gpu, threads):
+    spec = parsing.read_mapping(manifest(**pools)).spec
+    words = f"cores {cores} for {threads} compute threads: under `legato up`, steps take time slices".split()
+    assert [line.split() for line in fit.sharing(spec, cores, on_gpu)] == ([words] if threads else [])
+
+
 def _gpu_lines(there, dtype="Float16", **given):
     service = parsing.read_mapping(_with_gpus(dtype=dtype, **given))
     return list(fit.lines(service.spec, model.resolve(f"builtin:{BUILTIN}", print), there))

@@ -26,6 +26,7 @@ from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationR
 from legato_engine.core.loop import Core, CoreParts
 from legato_engine.core.profiling import Profiling
 from legato_engine.core.reporting.heartbeat import Pulse
+from legato_engine.core.slices.slices import OwnCores, TimeSlices
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
@@ -305,6 +306,7 @@ class World:
         open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
         staged: tuple[int, int, float] | None = None,
         profiler: StepProfiler | None = None,
+        slices: TimeSlices | None = None,
         **limits: int,
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
@@ -337,6 +339,7 @@ class World:
             resident,
             AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
             Profiling(compute, profiler or NoProfiler(), self.network.clock),
+            slices or OwnCores(),
             self.network.clock,
         )
         core = Core(ServerChannel(theirs), parts, pulse)

@@ -11,7 +11,7 @@ from readiness import wait_readable
 
 from legato_engine import memory
 from legato_engine.core import assembly
-from legato_engine.core.assembly import niceness, scheduler_limits
+from legato_engine.core.assembly import scheduler_limits
 from legato_engine.core.handoff.link import LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice
 from legato_engine.errors import TooLittleMemory
@@ -21,6 +21,7 @@ from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.session.events import Arrived, Granted
+from legato_protocol.settings.flags import SettingsError
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Peer
@@ -56,17 +57,29 @@ def test_a_prompt_alone_on_a_gpu_takes_the_room_of_decodes(fields, windows, lone
 
 
 @pytest.mark.parametrize(
-    ("role", "fields", "lower"),
+    ("fields", "shares"),
     [
-        ("prefill", {}, True),
-        ("decode", {}, False),
-        ("unified", {}, False),
-        ("prefill", {"device": "cuda"}, False),
-        ("prefill", {"runner": "paced", "profile": "x"}, False),  # it shares no cores with others
+        ({}, True),
+        ({"threads": 1}, False),
+        ({"device": "cuda"}, False),
+        ({"runner": "paced", "profile": "x"}, False),  # it computes nothing
+        ({"time_slices": None}, False),
     ],
 )
-def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, fields, lower):
-    assert (niceness(WorkerSettings(role, "w0", "m", **fields)) > 0) == lower
+def test_workers_with_more_threads_than_cores_take_time_slices(tmp_path, monkeypatch, fields, shares):
+    monkeypatch.setattr(assembly.os, "sched_getaffinity", lambda _process: {0, 1})
+    settings = WorkerSettings("prefill", "w0", "m", **{"time_slices": str(tmp_path), **fields})
+    pair = [assembly.open_slices(settings, time.monotonic) for _ in range(2)]
+    assert [slices.shared for slices in pair] == [shares] * 2
+    for slices in pair:
+        slices.close()
+
+
+def test_a_folder_of_time_slices_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    settings = WorkerSettings("prefill", "w0", "m", time_slices=str(tmp_path / "file"))
+    with pytest.raises(SettingsError, match=r"^--time-slices: .*/file"):
+        assembly.open_slices(settings, time.monotonic)
 
 
 @pytest.mark.parametrize(

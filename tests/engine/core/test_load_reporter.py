@@ -8,6 +8,7 @@ from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.reporting.load_reporter import IDLE_INTERVAL, LoadReporter
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.core.reporting.tier_times import TierTimes
+from legato_engine.core.slices.slices import OwnCores
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.requests.limits import SchedulerLimits
@@ -35,7 +36,7 @@ class Quiet:
             handoffs=None,
         )
         self.rates = Rates()
-        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), max_waiting=4)
+        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), OwnCores(), max_waiting=4)
         self.now = 0.0
 
     def report(self):

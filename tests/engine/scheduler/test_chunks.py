@@ -1,5 +1,7 @@
 """Chunks by time, on a machine whose steps take what a formula says: streams keep their TPOT beside long prompts."""
 
+from math import inf
+
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
@@ -66,6 +68,33 @@ def test_streams_keep_their_tpot_while_a_long_prompt_is_computed(streams):
     full = steps[:-1]
     assert min(took for took, _, _ in full) > 0.75 * TPOT  # and prompts get the rest of it
     assert steps[0][2] > 1.5 * full[-1][2]  # chunks become smaller with their context
+
+
+@pytest.mark.parametrize(("streams", "given", "most"), [(0, 0.2, 0.2), (4, 0.05, 0.05), (4, 0.5, TPOT)])
+def test_prompts_keep_to_the_time_slice_of_their_step(streams, given, most):
+    worker = warmed(streams)
+    prefill(worker)
+    step(worker)  # its last token
+    worker.add(ask(PROMPT, 300_000, max_tokens=2))
+    batch = worker.begin(seconds=given)
+    assert 0.75 * most < seconds(batch) < 1.01 * most
+    worker.end()
+
+
+def test_the_pace_of_a_worker_follows_from_its_steps():
+    worker = warmed()
+    assert not worker.scheduler.runnable
+    assert worker.scheduler.pace.slack == inf
+    assert worker.scheduler.pace.shortest == 3 * worker.scheduler.load().prefill_cost.per_step > 0
+    decode(worker, 4)
+    for _ in range(40):
+        step(worker)
+    pace = worker.scheduler.pace
+    assert worker.scheduler.runnable
+    assert pace.decoding == pytest.approx(6e-3 + 4 * 1.5e-3, rel=0.1)
+    assert pace.slack == pytest.approx(TPOT - pace.decoding)
+    worker.add(ask(PROMPT, 200_000, max_tokens=2))
+    assert worker.scheduler.pace.slack == pytest.approx((TPOT - pace.decoding) / 2)  # the rest is its own prompt's
 
 
 def test_when_nothing_decodes_chunks_have_their_full_size():

@@ -61,3 +61,14 @@ async def test_state_and_metrics_show_what_the_core_said(bench):
     text = await bench.metrics()
     assert "legato_worker_steps_total 3.0" in text
     assert "legato_worker_free_blocks 5.0" in text
+
+
+async def test_a_worker_logs_once_that_it_shares_its_cores(bench):
+    core = await bench.core()
+    for shares in (False, True, True):
+        await core.say(IterationReport(status=bench.status(shares_cores=shares)))
+        await bench.reported()
+    assert (await bench.state())["shares_cores"]
+    assert [line for line in bench.logged if "shares its cores" in line] == [
+        "INFO shares its cores with other workers: their steps take time slices by deadline"
+    ]

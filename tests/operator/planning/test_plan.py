@@ -264,7 +264,11 @@ def test_workers_of_one_machine_that_ask_for_gpus_compute_on_them_and_share_them
 def test_workers_of_a_pool_share_a_machines_cores(build, cores, prefill, decode, threads):
     item = build(scaling={"prefill": {"min": prefill}, "decode": {"min": decode}})
     shared = placement.local(("legato",), cores)
-    assert tuple(_command(item, role, shared)["--threads"] for role in ("prefill", "decode")) == threads
+    flags = [_command(item, role, shared) for role in ("prefill", "decode")]
+    assert tuple(flag["--threads"] for flag in flags) == threads
+    assert all("--time-slices" in flag for flag in flags)  # else steps of both pools would hinder each other
+    pods = placement.kubernetes(placement.Containers("e", "g"))
+    assert "--time-slices" not in _command(item, where=pods)  # each has cores of its own
 
 
 REFUSED = "demo-gateway-0: it refuses this gateway's token"

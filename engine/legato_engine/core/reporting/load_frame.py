@@ -2,7 +2,7 @@
 
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad
-from legato_protocol.wire.load import Load
+from legato_protocol.wire.load import Load, PrefillCoefficients
 
 BUSY_INTERVAL = 0.05  # seconds between two frames while the load changes
 IDLE_INTERVAL = 0.5  # seconds while it does not: gateways take a silent worker for dead
@@ -26,8 +26,13 @@ def load_frame(
     pending: int = 0,
     adapters: tuple[str, ...] = (),
     restore_seconds: tuple[float, ...] = (),
+    stretch: float = 1.0,
 ) -> Load:
-    """Combines the scheduler's load with values that only the core knows."""
+    """Combines the scheduler's load with values that only the core knows.
+
+    Prompts take `stretch` times as long as their steps: on shared cores, steps wait for time slices.
+    """
+    prefill_cost = _stretched(load.prefill_cost, stretch)
     return Load(
         queue_tokens=load.queue_tokens,
         waiting=load.waiting + pending,
@@ -36,7 +41,7 @@ def load_frame(
         cached_blocks=load.cached_blocks,
         used_blocks=load.used_blocks,
         quarantined_blocks=load.quarantined_blocks,
-        prefill_rate=load.prefill_cost.rate if load.prefill_cost is not None else 0.0,
+        prefill_rate=prefill_cost.rate if prefill_cost is not None else 0.0,
         step_time=rates.step_time,
         draining=draining,
         credits=credits,
@@ -51,7 +56,7 @@ def load_frame(
         preemptions=load.preemptions,
         prefill_age=rates.prefill_age(now),
         decode_age=rates.decode_age(now),
-        prefill_cost=load.prefill_cost,
+        prefill_cost=prefill_cost,
         decode_cost=load.decode_cost,
         step_age=step_age,
         step_expected=step_expected,
@@ -63,3 +68,10 @@ def load_frame(
         prompt_tokens=load.prompt_tokens,
         restore_seconds=restore_seconds,
     )
+
+
+def _stretched(cost: PrefillCoefficients | None, stretch: float) -> PrefillCoefficients | None:
+    if cost is None or stretch == 1:
+        return cost
+    per_step, per_token, per_pair = (stretch * each for each in (cost.per_step, cost.per_token, cost.per_pair))
+    return PrefillCoefficients(per_step, per_token, per_pair, cost.chunk_tokens, cost.context)

@@ -13,6 +13,7 @@ from legato_engine.core.reporting.rates import Rates
 from legato_engine.core.reporting.served_tokens import ServedTokens
 from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
+from legato_engine.core.slices.slices import TimeSlices
 from legato_engine.kvcache.host_tier import TierCounts
 from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
 from legato_protocol.wire import stream
@@ -21,9 +22,17 @@ from legato_protocol.wire.load import Load
 
 class LoadReporter:
     def __init__(
-        self, handler: RequestHandler, rates: Rates, times: TierTimes, pulse: Pulse, *, max_waiting: int
+        self,
+        handler: RequestHandler,
+        rates: Rates,
+        times: TierTimes,
+        pulse: Pulse,
+        slices: TimeSlices,
+        *,
+        max_waiting: int,
     ) -> None:
         self._handler = handler
+        self._slices = slices
         self._rates = rates
         self._times = times
         self._pulse = pulse
@@ -76,8 +85,9 @@ class LoadReporter:
         idle = self._handler.idle
         self._check(idle, quiet)
         load = self._handler.scheduler.load()
-        order = self._handler.order
-        return CoreStatus(self._load(load, now), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
+        order, shares = self._handler.order, self._slices.shared
+        load_now, totals = self._load(load, now), self._totals(load)
+        return CoreStatus(load_now, totals, idle, load.kv_utilization, self._mismatch, order, shares)
 
     def frames(self, load: Load) -> tuple[tuple[ForGateway, ...], tuple[bytes, ...]]:
         """Encodes `load` for gateways: a frame for each if they differ, or one for all."""
@@ -113,6 +123,7 @@ class LoadReporter:
             pending=handler.pending,
             adapters=handler.adapters.loaded,
             restore_seconds=(self._times.per_restored,) if load.host.slots else (),
+            stretch=self._slices.stretch,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
@@ -133,6 +144,7 @@ class LoadReporter:
             drafted=self._drafted,
             accepted=self._accepted,
             tiers={"host": self._tier(load.host)} if load.host.slots else {},
+            slice_wait=self._slices.waited,
         )
 
     def _tier(self, counts: TierCounts) -> TierTotals:

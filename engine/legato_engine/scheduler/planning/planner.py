@@ -38,11 +38,16 @@ class Planner:
         self._cost = cost
         self._rows: list[Row] = []
         self._flight: list[Request] = []
+        self._seconds = inf  # of the step being planned
         self._chunks: ChunkBudget | None = None  # budget of the step being planned, once a prompt needs it
         self.held_up = False  # True if a waiting request that was not started might start in the next step
 
-    def plan(self) -> tuple[list[Row], list[Request]]:
-        """Returns the rows of the next step and their requests. Blocks to copy first are in `BlockTables.copies`."""
+    def plan(self, seconds: float = inf) -> tuple[list[Row], list[Request]]:
+        """Returns the rows of the next step and their requests; prompts should let it end after `seconds`.
+
+        Blocks to copy first are in `BlockTables.copies`.
+        """
+        self._seconds = seconds
         self._rows, self._flight, self._chunks, self.held_up = [], [], None, False
         self._tables.begin_step()
         running, later = self._order_running()
@@ -225,17 +230,19 @@ class Planner:
         as they arrive. A sequence that has the worker to itself may compute `lone_chunk` tokens.
         """
         if self._chunks is None:
-            tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
-            contexts = self._decoding() if tpot < inf else []
-            if contexts or (tpot < inf and not self._incoming.idle):
-                self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), tpot)
+            tokens, tpot, seconds = self._limits.chunk_tokens, self._limits.tpot, self._seconds
+            contexts = self.decoding() if min(tpot, seconds) < inf else []
+            if contexts or seconds < inf or (tpot < inf and not self._incoming.idle):
+                if contexts or not self._incoming.idle:
+                    seconds = min(seconds, tpot)
+                self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), seconds)
             else:
                 alone = len(self._registry.running) + len(self._registry.queue) <= 1 and self._incoming.idle
                 self._chunks = ChunkBudget(max(tokens, self._limits.lone_chunk) if alone else tokens)
         return self._chunks
 
-    def _decoding(self) -> list[int]:
-        """The context length of each decode row of the step."""
+    def decoding(self) -> list[int]:
+        """The context length of each decode row of the next step."""
         running = self._registry.running
         return [r.computed for r in running if r.schedulable and r.remaining == 1 and r.room is None]
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from legato_operator.api import quantities, roles
-from legato_operator.api.resources import Engine, InferenceService
+from legato_operator.api.resources import Engine, InferenceService, Spec
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
@@ -157,29 +157,27 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service)]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     on_gpu = placement.has_gpus and roles.gpus(service.spec, pool, placement.gpu_resources)
-    if on_gpu:
-        flags += ["--device", "cuda"]
+    flags += ["--device", "cuda"] if on_gpu else placement.time_slices
     if service.spec.engine.on_kernel_failure != "Auto":
         flags += ["--on-kernel-failure", service.spec.engine.on_kernel_failure]
     if service.spec.engine.kv_cache_memory is None and not placement.containers:
         memories = len(placement.shared_gpus) if on_gpu else 1
         flags += ["--memory-share", str(math.ceil(_workers(service) / memories))]
-    threads = _threads(service, pool, placement)
+    threads = compute_threads(service.spec, pool, placement.shared_cores)
     return [*flags, "--threads", str(threads)] if threads else flags
 
 
-def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> int | None:
-    """Returns the number of compute threads: the requested CPUs, or a fair share of a shared machine.
+def compute_threads(spec: Spec, pool: str, shared_cores: int | None) -> int | None:
+    """Returns the number of a worker's compute threads: the requested CPUs, or a fair share of a shared machine.
 
-    More threads than cores are slow, because a step ends with its slowest thread. Pools do not share cores, because
-    prefill workers yield to decode workers. The share uses the initial replicas: another number would roll out every
-    worker.
+    More threads than cores are slow, because a step ends with its slowest thread. Pools do not divide cores, because
+    their workers take time slices. The share uses the initial replicas: another number would roll out every worker.
     """
-    if cpu := roles.pool(service.spec, pool).resources.requests.get("cpu"):
+    if cpu := roles.pool(spec, pool).resources.requests.get("cpu"):
         return math.ceil(quantities.quantity(cpu))
-    if placement.shared_cores is None:
+    if shared_cores is None:
         return None
-    return max(1, placement.shared_cores // max(1, roles.initial_replicas(service.spec, pool)))
+    return max(1, shared_cores // max(1, roles.initial_replicas(spec, pool)))
 
 
 def _workers(service: InferenceService) -> int:

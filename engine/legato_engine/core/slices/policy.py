@@ -1,0 +1,75 @@
+"""Decides which waiting workers get a time slice of the cores that they share. Pure: time is passed in.
+
+It is earliest deadline first without preemption. A worker whose sequences decode must start its next step by `due`, or
+tokens miss `slo.tpot`; prompts should start immediately. A worker that ends a step claims its next slice after those
+that wait already, so every worker gets its share under overload, too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
+
+STALE = 0.25  # seconds after which a worker between two steps is taken to have nothing to decode, or to have ended
+
+
+class SliceState(IntEnum):
+    """The state of a worker's entry. Only others give a slice to a worker that waits."""
+
+    FREE = 0  # no worker's
+    IDLE = 1  # between two steps, or without work
+    WAITING = 2
+    HOLDING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SliceClaim:
+    """A worker's need of its next slice; times are monotonic seconds.
+
+    Its decoding sequences get their tokens in time if the step begins by `due`, and ends by `end`; inf: none decodes. A
+    prompt needs `shortest` seconds, or its step costs much more than its tokens.
+    """
+
+    due: float = inf
+    end: float = inf
+    shortest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceEntry:
+    """A worker's entry in the table; `since` is when it claimed a slice."""
+
+    number: int
+    state: SliceState
+    threads: int
+    since: float
+    claim: SliceClaim
+
+    @property
+    def urgency(self) -> float:
+        """The smallest goes first. Late ones go in order of arrival, so none of them starves."""
+        return max(self.since, self.claim.due) if self.claim.due < inf else self.since
+
+
+def next_workers(entries: Iterable[SliceEntry], cores: int) -> list[int]:
+    """Returns the workers whose slices can begin now: each thread of a running slice has a core."""
+    everyone = list(entries)
+    free = cores - sum(entry.threads for entry in everyone if entry.state is SliceState.HOLDING)
+    numbers = []
+    for entry in sorted((e for e in everyone if e.state is SliceState.WAITING), key=lambda entry: entry.urgency):
+        if entry.threads > free:
+            break  # later ones must not pass it, or it would starve
+        free -= entry.threads
+        numbers.append(entry.number)
+    return numbers
+
+
+def seconds(number: int, entries: Iterable[SliceEntry], now: float) -> float:
+    """Returns the time that a worker's step may take until its own or others' tokens would be late."""
+    limit, shortest = inf, 0.0
+    for entry in entries:
+        if entry.number == number:
+            limit, shortest = min(limit, entry.claim.end), entry.claim.shortest
+        elif not (entry.state is SliceState.IDLE and entry.claim.due < now - STALE):
+            limit = min(limit, entry.claim.due)
+    return max(limit - now, shortest)

@@ -1,0 +1,202 @@
+"""A worker's time slices of the cores that it shares with others."""
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Protocol
+
+from legato_engine.core.slices import policy
+from legato_engine.core.slices.policy import SliceClaim, SliceState
+from legato_engine.core.slices.table import SliceTable
+
+PATIENCE = 2.0  # least seconds that others wait for a step to end: a stopped process must not stop them, too
+LATE = 4  # times the expected duration of a step, likewise
+CHECK = 0.05  # seconds between checks of whether workers that are waited for still run
+_FADE = 0.9  # weight of earlier steps in `stretch`
+
+
+class TimeSlices(Protocol):
+    """The loop begins a slice for each step; the thread that computes ends it."""
+
+    @property
+    def shared(self) -> bool:
+        """True if the workers have more threads than there are cores, so that steps wait for slices."""
+        ...
+
+    @property
+    def stretch(self) -> float:
+        """Recent steps with the wait for their slices took this many times as long as without."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds that steps waited for their slices in all."""
+        ...
+
+    @property
+    def bell(self) -> SliceTable | None:
+        """Its descriptor is readable after a slice was granted; None: none is waited for."""
+        ...
+
+    @property
+    def timer(self) -> float:
+        """Seconds until `begin` should be called again without a grant."""
+        ...
+
+    def hear(self) -> None:
+        """Makes the descriptor of the bell unreadable until a slice is granted."""
+        ...
+
+    def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
+        """Begins a slice. Returns the seconds that its step should take at most, or None if the worker must wait."""
+        ...
+
+    def expect(self, seconds: float) -> None:
+        """The step of this slice should take `seconds`; 0: unknown."""
+        ...
+
+    def end(self, slack: float) -> None:
+        """Ends the step. Sequences that decode can wait `slack` seconds for the next one; inf: none decodes."""
+        ...
+
+    def withdraw(self) -> None:
+        """Gives up a slice or a claim, because there is nothing to compute."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SharedCores:
+    """Implements `TimeSlices` by a table that all workers on these cores share.
+
+    A worker keeps its slice until another one waits. Raises OSError, TableFull.
+    """
+
+    def __init__(self, folder: Path, threads: int, cores: int, clock: Callable[[], float]) -> None:
+        self._table = SliceTable(folder, min(threads, cores))
+        self._cores = cores
+        self._clock = clock
+        self._claimed = False  # since `begin` returned None
+        self._began = self._checked = 0.0
+        self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
+        self.waited = 0.0
+
+    @property
+    def shared(self) -> bool:
+        return self._table.threads() > self._cores
+
+    @property
+    def stretch(self) -> float:
+        return 1 + self._recent_wait / self._recent_steps if self._recent_steps else 1.0
+
+    @property
+    def timer(self) -> float:
+        return CHECK if self._claimed else inf
+
+    @property
+    def bell(self) -> SliceTable:
+        return self._table
+
+    def hear(self) -> None:
+        self._table.hear()
+
+    def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
+        if not self.shared:
+            self.withdraw()
+            self._began = self._clock()
+            return inf
+        now = self._clock()
+        self._table.write(claim())
+        if self._claimed:
+            if now >= self._checked + CHECK:
+                self._pass_over_ended(now)
+        elif self._table.state is SliceState.HOLDING and not self._table.waiting():
+            self._table.since = now
+        else:
+            self._claim(now)
+        if self._table.state is not SliceState.HOLDING:
+            self._claimed = self._table.state is SliceState.WAITING
+            return None
+        self._claimed = False
+        self._count_wait(now - self._table.since)
+        self._began = now
+        self._table.wait_until(now + PATIENCE)
+        return policy.seconds(self._table.number, self._table.read(), now)
+
+    def expect(self, seconds: float) -> None:
+        self._table.wait_until(self._began + max(PATIENCE, LATE * seconds))
+
+    def end(self, slack: float) -> None:
+        now = self._clock()
+        self._table.postpone(now + slack)
+        self._recent_steps = self._recent_steps * _FADE + now - self._began
+        if self._table.waiting():
+            with self._table.locked():
+                if self._table.state is SliceState.HOLDING:
+                    self._table.state = SliceState.IDLE
+                self._grant(now)
+
+    def withdraw(self) -> None:
+        self._claimed = False
+        self._table.postpone(inf)
+        if self._table.state is SliceState.IDLE:
+            return
+        with self._table.locked():
+            self._table.state = SliceState.IDLE
+            self._grant(self._clock())
+
+    def close(self) -> None:
+        self.withdraw()
+        self._table.close()
+
+    def _claim(self, now: float) -> None:
+        with self._table.locked():
+            self._table.state, self._table.since = SliceState.WAITING, now
+            self._checked = now
+            self._grant(now)
+
+    def _pass_over_ended(self, now: float) -> None:
+        """Takes slices from workers that have ended, or whose steps take far too long."""
+        self._checked = now
+        with self._table.locked():
+            self._table.free_ended()
+            self._table.pass_over_late(now)
+            self._grant(now)
+
+    def _grant(self, now: float) -> None:
+        """Begins all slices that can begin; only under the lock."""
+        while numbers := policy.next_workers(self._table.read(), self._cores):
+            for number in numbers:
+                self._table.grant(number, now + PATIENCE)
+
+    def _count_wait(self, seconds: float) -> None:
+        self._recent_wait = self._recent_wait * _FADE + seconds
+        self.waited += seconds
+
+
+class OwnCores:
+    """Implements `TimeSlices` for a worker that shares no cores."""
+
+    shared = False
+    stretch = 1.0
+    waited = 0.0
+    bell = None
+    timer = inf
+
+    def hear(self) -> None:
+        pass
+
+    def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
+        return inf
+
+    def expect(self, seconds: float) -> None:
+        pass
+
+    def end(self, slack: float) -> None:
+        pass
+
+    def withdraw(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,57 @@
+"""The order of time slices, and the time that their steps may take."""
+
+from math import inf
+
+import pytest
+
+from legato_engine.core.slices.policy import STALE, SliceClaim, SliceEntry, SliceState, next_workers, seconds
+
+NOW = 100.0
+IDLE, WAITING, HOLDING = SliceState.IDLE, SliceState.WAITING, SliceState.HOLDING
+
+
+def entries(*given):
+    """Entries 0, 1 … of (state, threads, seconds since its claim, seconds until its next step is due)."""
+    return [
+        SliceEntry(number, state, threads, NOW - since, SliceClaim(NOW + due, NOW + due + 0.01))
+        for number, (state, threads, since, due) in enumerate(given)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "cores", "numbers"),
+    [
+        ([], 2, []),
+        ([(IDLE, 2, 0, inf)], 2, []),
+        ([(WAITING, 2, 0, inf)], 2, [0]),
+        ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, inf)], 2, []),
+        ([(WAITING, 2, 0.1, inf), (WAITING, 2, 0.2, inf)], 2, [1]),  # prompts in order of their claims
+        ([(WAITING, 2, 0.2, 0.05), (WAITING, 2, 0.1, inf)], 2, [1]),  # a prompt before tokens that can wait
+        ([(WAITING, 2, 0.2, -0.15), (WAITING, 2, 0.1, inf)], 2, [0]),  # tokens that were due before the prompt's claim
+        ([(WAITING, 2, 0.0, -9.0), (WAITING, 2, 0.1, inf)], 2, [1]),  # tokens that are late do not starve prompts
+        ([(WAITING, 2, 0.1, 0.02), (WAITING, 2, 0.2, 0.01)], 2, [1]),  # the earlier deadline
+        ([(WAITING, 1, 0.1, inf), (WAITING, 1, 0.2, inf), (WAITING, 1, 0.0, inf)], 2, [1, 0]),
+        ([(HOLDING, 1, 0, inf), (WAITING, 2, 0.2, inf), (WAITING, 1, 0.1, inf)], 2, []),  # none passes the first
+        ([(HOLDING, 1, 0, inf), (WAITING, 1, 0.2, inf), (WAITING, 2, 0.1, inf)], 2, [1]),
+    ],
+)
+def test_slices_begin_in_order_of_deadlines_while_their_threads_have_cores(given, cores, numbers):
+    assert next_workers(entries(*given), cores) == numbers
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "limit"),
+    [
+        ([], SliceClaim(), inf),
+        ([(WAITING, 2, 0, inf)], SliceClaim(), inf),
+        ([(WAITING, 2, 0, 0.08), (IDLE, 2, 0, 0.06)], SliceClaim(), 0.06),
+        ([(WAITING, 2, 0, 0.08)], SliceClaim(NOW, NOW + 0.02), 0.02),  # its own tokens
+        ([(WAITING, 2, 0, -0.08)], SliceClaim(shortest=0.03), 0.03),  # others are late
+        ([(IDLE, 2, 0, -2 * STALE)], SliceClaim(), inf),  # it has ended, or decodes no longer
+        ([(IDLE, 2, 0, -STALE / 2)], SliceClaim(shortest=0.03), 0.03),
+    ],
+)
+def test_a_step_ends_before_tokens_of_any_worker_are_late(others, own, limit):
+    given = entries(*others)
+    given.append(SliceEntry(len(given), HOLDING, 2, NOW, own))
+    assert seconds(len(others), given, NOW) == pytest.approx(limit)

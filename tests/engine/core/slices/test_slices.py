@@ -1,0 +1,245 @@
+"""Workers on shared cores, in virtual time, and processes that are killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+
+import pytest
+from readiness import wait_readable
+
+from legato_engine.core.slices.policy import SliceClaim
+from legato_engine.core.slices.slices import CHECK, PATIENCE, OwnCores, SharedCores
+from legato_engine.core.slices.table import MOST, TableFull
+
+CORES = 2
+DECODING = SliceClaim(0.09, 0.1)
+
+
+class Cores:
+    """Workers with a table, and the time that they share."""
+
+    def __init__(self, folder):
+        self.folder, self.now, self.workers = folder, 10.0, []
+
+    def worker(self, threads=CORES):
+        made = SharedCores(self.folder, threads, CORES, lambda: self.now)
+        self.workers.append(made)
+        return made
+
+
+@pytest.fixture
+def cores(tmp_path):
+    made = Cores(tmp_path / "slices")
+    yield made
+    for worker in made.workers:
+        worker.close()
+
+
+def begin(worker, claim=None):
+    return worker.begin(lambda: claim or SliceClaim())
+
+
+def test_a_worker_waits_for_the_step_of_another_and_is_woken(cores):
+    first, second = cores.worker(), cores.worker()
+    assert begin(first) == inf
+    assert begin(second) is None
+    assert not wait_readable([second.bell], 0)
+    cores.now += 1
+    first.end(inf)
+    assert wait_readable([second.bell], 0)
+    second.hear()
+    assert not wait_readable([second.bell], 0)
+    assert begin(second) == inf
+    assert (first.waited, second.waited, second.timer) == (0, 1, inf)
+
+
+def test_a_worker_keeps_its_slice_until_another_one_waits(cores):
+    first, second = cores.worker(), cores.worker()
+    assert begin(first) == inf
+    first.end(inf)
+    assert begin(second) is None
+    cores.now += 0.001
+    assert begin(first) is None
+    assert begin(second) == inf
+
+
+def test_a_worker_without_work_keeps_no_other_waiting(cores):
+    first, second = cores.worker(), cores.worker()
+    begin(first)
+    first.end(inf)
+    assert begin(second) is None
+    first.withdraw()
+    assert begin(second) == inf
+    second.withdraw()
+    assert begin(first) == inf
+
+
+def test_a_prompt_gets_the_time_until_tokens_of_others_are_due(cores):
+    decoding, prompts = cores.worker(), cores.worker()
+    begin(decoding)
+    assert begin(prompts) is None
+    cores.now += 0.01
+    decoding.end(slack=0.09)
+    cores.now += 0.005
+    assert begin(prompts) == pytest.approx(0.085)
+
+
+def test_workers_that_share_no_cores_never_wait(cores):
+    first, second = cores.worker(threads=1), cores.worker(threads=1)
+    assert [begin(worker) for worker in (first, second)] == [inf, inf]
+    third = cores.worker(threads=5)  # counts as two: there are no more cores
+    assert first.shared
+    assert begin(third) == inf
+    assert begin(first) is None
+    third.close()
+    cores.workers.remove(third)
+    assert not first.shared
+    assert begin(first) == inf
+
+
+def test_a_worker_on_cores_of_its_own_never_waits():
+    own = OwnCores()
+    own.hear()
+    assert (begin(own), own.bell, own.timer, own.stretch) == (inf, None, inf, 1)
+
+
+def test_steps_take_longer_by_the_wait_for_their_slices(cores):
+    first, second = cores.worker(), cores.worker()
+    for _ in range(200):
+        begin(first)
+        begin(second)
+        cores.now += 0.3
+        first.end(inf)
+        begin(first)
+        begin(second)
+        cores.now += 0.1
+        second.end(inf)
+    assert second.stretch == pytest.approx(4, rel=0.01)
+    assert first.stretch == pytest.approx(4 / 3, rel=0.01)
+
+
+def test_a_slice_that_never_ends_is_passed_over(cores):
+    stuck, other = cores.worker(), cores.worker()
+    begin(stuck)
+    stuck.expect(1.0)  # others wait for four times this
+    assert begin(other) is None
+    for wait, begins in ((PATIENCE, False), (1.9, False), (0.2, True)):
+        cores.now += wait
+        assert (begin(other) is not None) == begins
+    stuck.end(inf)  # it ends after all
+    assert begin(stuck) is None
+
+
+def test_another_worker_may_take_the_entry_of_one_that_has_ended(cores):
+    cores.worker().close()
+    cores.workers.clear()
+    assert cores.worker().bell.number == 0
+    for _ in range(MOST - 1):
+        cores.worker()
+    with pytest.raises(TableFull, match=f"{MOST} workers"):
+        cores.worker()
+
+
+@dataclass
+class Load:
+    """A worker of the simulation: the length of its steps, and times that its steps ended."""
+
+    slices: SharedCores
+    length: object  # of a step, from the seconds that it may take
+    slack: float
+    ends: list = field(default_factory=list)
+    busy: float | None = None  # when its step ends
+
+    def claim(self):
+        due = (self.ends[-1] if self.ends else 0.0) + self.slack
+        return SliceClaim(due, due + 0.01, 0.02)
+
+
+def simulate(cores, loads, seconds):
+    """Runs steps in virtual time; the loop of a worker needs a millisecond after a step."""
+    until = cores.now + seconds
+    while cores.now < until:
+        for load in loads:
+            if load.busy is not None and load.busy <= cores.now:
+                load.slices.end(load.slack)
+                load.ends.append(cores.now)
+                load.busy = None
+            elif load.busy is None and (given := load.slices.begin(load.claim)) is not None:
+                load.busy = cores.now + load.length(given)
+        assert sum(load.busy is not None for load in loads) <= 1, "two steps at the same time"
+        cores.now += 0.001
+
+
+def gaps(load):
+    return [after - before for before, after in zip(load.ends, load.ends[1:], strict=False)][3:]
+
+
+def test_prompts_fill_the_time_that_tokens_leave(cores):
+    decoding = Load(cores.worker(), lambda _given: 0.01, slack=0.09)
+    prompts = Load(cores.worker(), lambda given: min(given, 0.4), slack=inf)
+    simulate(cores, [decoding, prompts], 10)
+    assert max(gaps(decoding)) <= 0.105  # of 0.1 s, the objective
+    assert len(prompts.ends) / 10 > 9  # with 0.09 s each
+
+
+def test_overloaded_workers_all_get_on(cores):
+    decoding = [Load(cores.worker(), lambda _given: 0.15, slack=0.0) for _ in range(2)]
+    prompts = [Load(cores.worker(), lambda given: given, slack=inf) for _ in range(2)]
+    simulate(cores, [*decoding, *prompts], 20)
+    assert [len(load.ends) >= 50 for load in (*decoding, *prompts)] == [True] * 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_calls_gives_cores_to_no_more_threads(cores, seed):
+    random = Random(seed)
+    threads = {cores.worker(count): count for count in random.choices((1, 2), k=4)}
+    running = {}
+    for _ in range(400):
+        worker, cores.now = random.choice([*threads]), cores.now + random.random() / 50
+        if worker in running:
+            del running[worker]
+            worker.end(random.choice((inf, 0.05)))
+        elif random.random() < 0.2:
+            worker.withdraw()
+        elif begin(worker, random.choice((SliceClaim(), DECODING))) is not None:
+            running[worker] = threads[worker]
+        assert sum(running.values()) <= CORES
+    for worker in running:
+        worker.end(inf)
+    for worker in threads:  # a slice for each once the others need none
+        for other in threads:
+            other.withdraw()
+        assert begin(worker) is not None
+
+
+HOLD = f"""
+import sys, time
+from pathlib import Path
+from legato_engine.core.slices.policy import SliceClaim
+from legato_engine.core.slices.slices import SharedCores
+slices = SharedCores(Path(sys.argv[1]), {CORES}, {CORES}, time.monotonic)
+while slices.begin(SliceClaim) is None: pass
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_workers_go_on_without_one_that_was_killed_or_stopped_in_its_slice(tmp_path, fault):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        try:
+            slices = SharedCores(tmp_path, CORES, CORES, time.monotonic)
+            assert process.stdout.readline() == b"holds\n"
+            assert begin(slices) is None
+            process.send_signal(fault)
+            began = time.monotonic()
+            while begin(slices) is None:
+                assert time.monotonic() < began + PATIENCE + 20
+                wait_readable([slices.bell], CHECK)
+            slices.close()
+        finally:
+            process.kill()

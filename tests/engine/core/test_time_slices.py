@@ -1,0 +1,67 @@
+"""Cores that share a machine's cores compute only in their time slices."""
+
+from math import inf
+
+import pytest
+
+from legato_engine.core.slices.policy import SliceClaim
+from legato_engine.core.slices.slices import PATIENCE, SharedCores
+from legato_protocol.wire.stream import Cancel
+
+
+@pytest.fixture
+def open_slices(tmp_path, world):
+    opened = []
+
+    def open_slices():
+        opened.append(SharedCores(tmp_path, 2, 2, world.network.clock))
+        return opened[-1]
+
+    yield open_slices
+    for slices in opened:
+        slices.close()
+
+
+@pytest.fixture
+def other(open_slices):
+    """Another worker, whose step is running."""
+    slices = open_slices()
+    assert slices.begin(SliceClaim) == inf
+    slices.expect(100 * PATIENCE)
+    return slices
+
+
+def test_a_step_waits_for_its_slice(world, open_slices, other):
+    worker = world.worker("w0", slices=open_slices())
+    assert other.begin(SliceClaim) == inf  # it keeps its slice while it is alone
+    other.expect(100 * PATIENCE)
+    world.generate(worker, turns=5)
+    assert worker.runner.steps == 0
+    other.end(inf)
+    world.run(20)
+    assert worker.tokens() == world.continuation(world.prompt, 12)
+    assert worker.status.totals.slice_wait >= 4
+    assert worker.status.shares_cores
+    assert other.begin(SliceClaim) == inf  # a worker without work keeps no slice
+    world.check_done()
+
+
+def test_a_worker_that_waits_for_a_cancelled_request_claims_nothing(world, open_slices, other):
+    worker, third = world.worker("w0", slices=open_slices()), open_slices()
+    world.generate(worker, turns=3)
+    assert third.begin(SliceClaim) is None
+    worker.send(Cancel("r", 1))
+    world.run(2)
+    other.end(inf)
+    assert third.begin(SliceClaim) == inf
+
+
+def test_a_hand_off_between_workers_on_the_same_cores(world, open_slices):
+    prefill, decode = (world.worker(name, slices=open_slices()) for name in ("p0", "d0"))
+    for number in range(3):
+        which = {"id": f"r{number}", "room": number}
+        world.hand_off(prefill, decode, world.sequence([*world.prompt, number]), turns=2, **which)
+    world.run(60)
+    for number in range(3):
+        assert decode.tokens(f"r{number}") == world.continuation([*world.prompt, number], 12)
+    world.check_done()
