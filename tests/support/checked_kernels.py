@@ -26,16 +26,16 @@ def run_checks(folder: str) -> dict[str, Any]:
     starting one takes seconds."""
     found: dict[str, Any] = {
         "names": _names(),
-        "well": _outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared),
-        "little": _outcome(folder, "64", "sm_80", LITTLE),
-        "outline": _outcome(str(OUTLINES / "qwen2.5-7b"), "64", "sm_90", ahead.CHIPS["sm_90"].shared),
-        "blocks": _outcome(folder, "8", "sm_90", ahead.CHIPS["sm_90"].shared),
+        "well": outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared),
+        "little": outcome(folder, "64", "sm_80", LITTLE),
+        "outline": outcome(str(OUTLINES / "qwen2.5-7b"), "64", "sm_90", ahead.CHIPS["sm_90"].shared),
+        "blocks": outcome(folder, "8", "sm_90", ahead.CHIPS["sm_90"].shared),
     }
     choose = backend.choose
     backend.choose = lambda kernel, shape, chip: (
         Configuration({"WIDTH": 1000}) if kernel == "silu_mul" else choose(kernel, shape, chip)
     )
-    found["width"] = _outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared)
+    found["width"] = outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared)
     return {**found, "still noted": triton.knobs.runtime.jit_cache_hook is not None}
 
 
@@ -50,8 +50,8 @@ def _names() -> list[str]:
     return sorted(set(begun))
 
 
-def _outcome(folder: str, block_size: str, chip: str, shared: int) -> tuple[int, str, str]:
+def outcome(folder: str, block_size: str, chip: str, shared: int, *shared_work: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = kernel_check.main(folder, "None", "Auto", "Auto", block_size, chip, str(shared), "132")
+        code = kernel_check.main(folder, "None", "Auto", "Auto", block_size, chip, str(shared), "132", *shared_work)
     return code, out.getvalue(), err.getvalue()

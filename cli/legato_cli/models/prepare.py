@@ -139,6 +139,7 @@ def _compile_ahead(
 
 def _compile(path: Path, quantizations: Sequence[str], dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
     from legato_engine.errors import EngineError
+    from legato_engine.kernels.cpu import missing
     from legato_engine.runner import cores
     from legato_engine.runner.plan import RunnerOptions
     from legato_engine.runner.runner import Runner
@@ -157,7 +158,7 @@ def _compile(path: Path, quantizations: Sequence[str], dtypes: Sequence[str], kv
                     max_length=MAX_LENGTH,
                 ),
             )
-            runner.warm_up()
+            missing.compile_missing(runner.warm_up, lambda: None)
             _say(runner.formats)
         cores.prepare()
     except EngineError as error:

@@ -6,6 +6,8 @@ The first five are settings of a worker; SHARED and PROCESSORS are fields of `ke
 1, stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's
 cache for workers. Only quantized weights are read, one of each shape and form; a folder with nothing but a config.json
 is a model without any.
+
+With two more arguments, this is one of the `compilers.CompileProcesses` of a worker, and compiles a share of them.
 """
 
 import sys
@@ -14,12 +16,14 @@ from pathlib import Path
 
 import torch
 
+from legato_engine import compilers
 from legato_engine.backends.cuda import device
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.chips import Chip
 from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.prepared import Complete
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.models import config as configs
 from legato_engine.runner.plan import RunnerOptions
@@ -162,18 +166,28 @@ def launch_all(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, 
             sum_blocks(words, ids, words[0], choose("sum_blocks", {}, chip))
 
 
+def complete(weights: Checkpoint, dtype: str, kv_dtype: str, block_size: int, chip: str) -> Complete:
+    """The mark of a cache with the kernels of `launch_all`."""
+    formats = weights.quantization, dtype.lower(), kv_dtype.lower()
+    return Complete(repr(weights.config), *formats, str(block_size), chip)
+
+
 def main(
-    model: str, quantization: str, dtype: str, kv_dtype: str, block_size: str, chip: str, shared: str, processors: str
-) -> int:
-    limits = Chip(int(shared), int(processors))
-    with ahead.compilations() as kernels, ahead.launches(chip, limits):
+    model: str, quantization: str, dtype: str, kv_dtype: str, block_size: str, chip: str, shared: str, processors: str,
+    *shared_work: str,
+) -> int:  # fmt: skip
+    limits, claims = Chip(int(shared), int(processors)), compilers.claims(*shared_work) if shared_work else None
+    with ahead.compilations(claims.take if claims else None) as kernels, ahead.launches(chip, limits):
         try:
             weights = opened(Path(model), quantization)
             launch_all(weights, dtype, kv_dtype, int(block_size), chip, limits.processors)
         except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
-            print(*kernels[-1:])
+            if claims is None:
+                print(*kernels[-1:])
             print(error, file=sys.stderr)
             return 1
+    if claims is None:
+        complete(weights, dtype, kv_dtype, int(block_size), chip).mark()
     return 0
 
 

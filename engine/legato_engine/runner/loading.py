@@ -11,7 +11,7 @@ from legato_engine.adapters.folder import AdapterFolder, Projections, open_adapt
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
-from legato_engine.runner import backends, population, sizing
+from legato_engine.runner import backends, compilation, population, sizing
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.plan import AdapterLimits, RunnerOptions
 from legato_engine.runner.runner import Runner
@@ -112,39 +112,40 @@ def _warmed_up(
     progress: Progress,
     fallback: str = "",
 ) -> Runner:
-    ranges = open_ranges(settings.nvtx)
-    runner = Runner.load(
-        checkpoint,
-        RunnerOptions(
-            block_size=settings.tokens_per_block,
-            kv_cache_bytes=settings.kv_cache_memory,
-            host_kv_bytes=settings.host_kv_memory,
-            dtype=settings.dtype,
-            kv_dtype=settings.kv_cache_dtype,
-            device=settings.device,
-            threads=settings.threads,
-            max_length=max_length,
-            memory=_memory(settings),
-            chunk_tokens=settings.tokens_per_chunk,
-            max_batch=settings.max_batch,
-            adapters=adapters,
-            drafts=settings.most_drafts,
-            longest_bytes=_longest_bytes(settings),
-            fallback=fallback,
-            on_kernel_failure=settings.on_kernel_failure,
-            ranges=ranges,
-            shared=settings.shares_memory,
-        ),
-        lambda _what, share: progress("loading", share),
-    )
-    if settings.device == "cpu":
-        # Only now: workers that start together measure the free memory first.
-        population.start(runner.arena, runner.arena.host)
-    progress("warming up", 0.0)
-    checkpoint.release()
-    runner.warm_up()
+    options = _options(settings, max_length, adapters, fallback)
+    with compilation.begin(settings, checkpoint, fallback) as kernels:
+        runner = Runner.load(checkpoint, options, lambda _what, share: progress("loading", share))
+        if settings.device == "cpu":
+            # Only now: workers that start together measure the free memory first.
+            population.start(runner.arena, runner.arena.host)
+        progress("warming up", 0.0)
+        checkpoint.release()
+        kernels.warm_up(runner.warm_up, lambda: progress("compiling kernels", 0.0))
     memory.give_back()
     return runner
+
+
+def _options(settings: WorkerSettings, max_length: int | None, adapters: AdapterLimits, fallback: str) -> RunnerOptions:
+    return RunnerOptions(
+        block_size=settings.tokens_per_block,
+        kv_cache_bytes=settings.kv_cache_memory,
+        host_kv_bytes=settings.host_kv_memory,
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_cache_dtype,
+        device=settings.device,
+        threads=settings.threads,
+        max_length=max_length,
+        memory=_memory(settings),
+        chunk_tokens=settings.tokens_per_chunk,
+        max_batch=settings.max_batch,
+        adapters=adapters,
+        drafts=settings.most_drafts,
+        longest_bytes=_longest_bytes(settings),
+        fallback=fallback,
+        on_kernel_failure=settings.on_kernel_failure,
+        ranges=open_ranges(settings.nvtx),
+        shared=settings.shares_memory,
+    )
 
 
 def _longest_bytes(settings: WorkerSettings) -> int | None:

@@ -10,7 +10,7 @@ import torch
 
 from legato_engine import memory
 from legato_engine.errors import EngineError, UnsupportedModel
-from legato_engine.runner import loading
+from legato_engine.runner import compilation, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
@@ -101,6 +101,7 @@ def test_auto_is_a_share_of_all_memory_as_far_as_it_is_free(monkeypatch, load, s
         raise EngineError(str(options.memory))
 
     monkeypatch.setattr(Runner, "load", refuse)
+    monkeypatch.setattr(compilation, "begin", lambda *_: compilation.OnCpu())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80))
     monkeypatch.setattr(memory, "available", lambda: host)

@@ -6,7 +6,7 @@ launches; nothing runs, and tensors may be anywhere. A worker with that cache co
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -69,12 +69,17 @@ def launches(chip: str, has: Chip | None = None) -> Iterator[list[Launch]]:
 
 
 @contextlib.contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Lists the names of the kernels that Triton starts to compile within, because its errors do not name them."""
+def compilations(take: Callable[[str, str], bool] | None = None) -> Iterator[list[str]]:
+    """Lists the names of the kernels that Triton starts to compile within, because its errors do not name them.
+
+    With `take`, Triton compiles a kernel only if this is true for a key, equal in all processes, and the name."""
     started: list[str] = []
 
-    def note(*, fn: Any, **_rest: Any) -> None:  # returns nothing: what returns true prevents the compilation
+    def note(*, fn: Any, compile: Any, **_rest: Any) -> bool:  # true prevents the compilation, and the launch
+        if take is not None and not take(compile["specialization_data"], fn.name):
+            return True
         started.append(fn.name)
+        return False
 
     before = triton.knobs.runtime.jit_cache_hook
     triton.knobs.runtime.jit_cache_hook = note

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -15,6 +16,7 @@ import triton
 
 PREPARED = "LEGATO_PREPARED"  # names the folder that an image was built with; only read
 FOLDER = "triton"  # in it
+_KERNELS = Path(__file__).parent
 _GROUP = "__grp__*"  # lists the files of an entry by their whole paths
 
 
@@ -32,6 +34,25 @@ def install() -> int:
         for entry in sorted(prepared.iterdir()):
             count += not (cache / entry.name).exists() and _copy(entry, cache)
     return count
+
+
+class Complete:
+    """A mark in Triton's cache: it has all kernels of a worker that these texts describe, for this code and Triton."""
+
+    def __init__(self, *texts: str) -> None:
+        digest = sha256("\0".join((triton.__version__, *texts)).encode())
+        for file in sorted(_KERNELS.rglob("*.py")):
+            digest.update(file.read_bytes())
+        self._path = Path(triton.knobs.cache.dir, f"complete-{digest.hexdigest()[:32]}")
+
+    @property
+    def marked(self) -> bool:
+        return self._path.is_dir()
+
+    def mark(self) -> None:
+        """Leaves a cache that cannot be written as it is."""
+        with suppress(OSError):
+            self._path.mkdir(parents=True, exist_ok=True)
 
 
 def _copy(entry: Path, cache: Path) -> bool:
