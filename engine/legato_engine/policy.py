@@ -10,7 +10,7 @@ from legato_engine.core.reporting.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.sequence_sizes import SequenceSizes
-from legato_engine.runner.profile import Profile, StepTimes
+from legato_engine.runner.profile import Profile, Speculated, StepTimes
 from legato_engine.scheduler.batch import Batch, Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.scheduler.planning.chunk_budget import ChunkBudget, pairs
@@ -20,6 +20,7 @@ from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLi
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.scheduler.speculation.recorded_acceptance import RecordedAcceptance
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 
@@ -40,6 +41,7 @@ __all__ = [
     "OutputLengthWindow",
     "Profile",
     "Rates",
+    "RecordedAcceptance",
     "Request",
     "RequestRejected",
     "RequestState",
@@ -48,6 +50,7 @@ __all__ = [
     "SchedulerLimits",
     "SequenceKV",
     "SequenceSizes",
+    "Speculated",
     "StepResult",
     "StepTimes",
     "VirtualTime",

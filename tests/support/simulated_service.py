@@ -30,10 +30,10 @@ class SteadyScaler:
 ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
 
 
-def profile(kv_tokens: int = 64_000, start: float = 30.0, **step: float) -> Profile:
+def profile(kv_tokens: int = 64_000, start: float = 30.0, acceptance: float = 0.0, **step: float) -> Profile:
     """A step takes 10 ms, and 0.1 ms for each row and prompt token."""
     times = {"per_step": 0.01, "per_row": 0.0001, "per_context": 0.0, "per_token": 0.0001, "per_pair": 0.0, **step}
-    return Profile("round numbers", StepTimes(**times), kv_tokens, start)
+    return Profile("round numbers", StepTimes(**times), kv_tokens, start, acceptance=acceptance)
 
 
 KIND = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, start=30.0)  # at most 4 sequences decode

@@ -64,7 +64,7 @@ def load(
     limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
     layout, slots = runner.layout, runner.arena.host.count
     pool = BlockPool(runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, slots)
-    scheduler = Scheduler(limits, pool, runner.kv_revision, drafters.make(settings.speculation))
+    scheduler = Scheduler(limits, pool, runner.kv_revision, model.drafter or drafters.make(settings.speculation))
     carrier = agent = None
     node = NodeChoice()
     if settings.transport != "None":

@@ -11,6 +11,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.kvcache.moves import MoveTime
 from legato_engine.ranges import Ranges
 from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_engine.scheduler.speculation.drafter import Drafter
 from legato_engine.transfer.device.interface import DeviceEvent
 from legato_engine.transfer.node.memory_file import MemoryFile
 from legato_protocol.model_files.adapter_list import AdapterEntry
@@ -138,3 +139,4 @@ class LoadedModel:
     gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that compute
     profiler: StepProfiler = field(default_factory=NoProfiler)
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError
+    drafter: Drafter | None = None  # instead of the method's own

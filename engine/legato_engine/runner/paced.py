@@ -21,6 +21,7 @@ from legato_engine.runner import inputs, profile
 from legato_engine.runner.interface import LoadedModel, NoSlots, Progress
 from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
+from legato_engine.scheduler.speculation.recorded_acceptance import RecordedAcceptance
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.node import memory_file
 from legato_engine.weights import config_file
@@ -61,7 +62,12 @@ def load(
     while (left := began + given.start_seconds - clock()) > 0:
         progress("loading", 1 - left / given.start_seconds)
         sleep(min(left, _PROGRESS_PERIOD))
-    return LoadedModel(runner, runner.weights, config.vocab_size, max_length, max_running)
+    drafter = None
+    if settings.speculation != "None":
+        drafter = RecordedAcceptance(
+            given.acceptance, lambda request, at: token_at(request.params, request.choice, at, config.vocab_size)
+        )
+    return LoadedModel(runner, runner.weights, config.vocab_size, max_length, max_running, drafter=drafter)
 
 
 class PacedArena:

@@ -6,7 +6,7 @@ running steps.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ from msgspec import Meta
 from legato_engine.errors import UnusableProfile
 from legato_engine.scheduler.batch import Batch
 from legato_engine.scheduler.planning.step_work import work_of
+from legato_engine.scheduler.speculation.draft_cost import WORTH
 
 _SUFFIX = ".json"
 _SHIPPED = Path(__file__).parents[1] / "profiles"
@@ -36,10 +37,38 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
         decoding = self.per_row * rows + self.per_context * context
         return self.per_step + decoding + self.per_token * tokens + self.per_pair * attended
 
+    def each_token(self, rows: int, context: int, speculated: "Speculated") -> "StepTimes":
+        """The times of decodes of `rows`, divided by the mean number of tokens that a sequence gets in a step.
+
+        Steps have as many drafts as make that the shortest, as `DraftCost` chooses them.
+        """
+        times, best = self, self.seconds(rows, context, 0, 0) / WORTH
+        chances = [speculated.acceptance**place for place in range(1, 1 + speculated.drafts)]
+        for each in range(1, 1 + len(chances)):
+            drafts = min(rows * each, max(0, speculated.most_sampled - rows))
+            gain = 1 + sum(chance * min(1.0, max(0.0, drafts / rows - i)) for i, chance in enumerate(chances))
+            if (seconds := self.seconds(rows + drafts, context, 0, 0) / gain) < best:
+                times, best = self._divided(gain, 1 + drafts / rows), seconds
+        return times
+
+    def _divided(self, gain: float, drafted: float) -> "StepTimes":
+        per_row = self.per_row * drafted / gain
+        return msgspec.structs.replace(
+            self, per_step=self.per_step / gain, per_row=per_row, per_context=self.per_context / gain
+        )
+
     def of(self, batch: Batch) -> float:
         """Seconds of this step, by its content as the scheduler measures it. Drafts cost as much as sequences."""
         work = work_of(batch)
         return self.seconds(work.rows + work.drafts, work.context, work.tokens, work.pairs)
+
+
+class Speculated(NamedTuple):
+    """Drafts of a sequence, the chance that one is right after right ones, and the most tokens that a step samples."""
+
+    drafts: int
+    acceptance: float
+    most_sampled: int
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -50,6 +79,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds, if all are of one group of layers
     start_seconds: Seconds  # until the model is loaded and the worker serves
     windows: tuple[Annotated[int, Meta(gt=0)], ...] = ()  # of the groups of layers after the first
+    acceptance: Annotated[float, Meta(ge=0, le=1)] = 0  # chance that a draft is right, after right ones
 
 
 def find(profile: str) -> Profile:

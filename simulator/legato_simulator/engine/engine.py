@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from legato_engine.policy import BLOCK_SIZES, Profile, SequenceSizes, max_running
+from legato_engine.policy import BLOCK_SIZES, Profile, SequenceSizes, Speculated, max_running
 from legato_operator.policy import DECIDE_EVERY, Spec
 from legato_protocol.settings import durations
 from legato_simulator.engine.chunks import chunk_tokens
@@ -59,12 +59,23 @@ class RunSettings:
             chunk_tokens=chunk_tokens(spec),
             block_size=self._block_size,
             tpot=spec.slo.tpot,
-            slots=spec.engine.max_running or max_running(profile.kv_tokens, self.longest),
+            slots=self._slots,
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             rate_error=self.rate_error,
             windows=profile.windows,
+            speculated=self._speculated(),
         )
+
+    def _speculated(self) -> Speculated | None:
+        given = self.spec.engine.speculation
+        if given is None or not self.profile.acceptance:
+            return None
+        return Speculated(given.tokens, self.profile.acceptance, max(self._slots, 1 + given.tokens))
+
+    @property
+    def _slots(self) -> int:
+        return self.spec.engine.max_running or max_running(self.profile.kv_tokens, self.longest)
 
 
 class SimulationEngine(ABC, Generic[P]):

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from legato_engine.policy import StepTimes
+from legato_engine.policy import Speculated, StepTimes
 from legato_operator.policy import Pool
 
 
@@ -21,6 +21,13 @@ class WorkerKind:
     start: float  # seconds until a new worker serves
     rate_error: float = 1.0
     windows: tuple[int, ...] = ()  # of groups of layers that take further blocks
+    speculated: Speculated | None = None
+
+    def decoding(self, rows: int, context: float) -> StepTimes:
+        """Returns the times of steps that only decode these rows, for each token of a sequence."""
+        if self.speculated is None or not rows:
+            return self.times
+        return self.times.each_token(rows, int(context), self.speculated)
 
 
 class SimulatedPod(ABC):

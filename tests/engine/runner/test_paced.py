@@ -8,12 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from legato_engine.core.assembly import scheduler_limits
 from legato_engine.errors import ModelNotFound, UnusableProfile
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.runner import paced
 from legato_engine.runner.paced import PacedRunner, token_at
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_engine.scheduler.batch import Batch, Draw, Row
+from legato_engine.scheduler.requests.request import Request
+from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_protocol.sampling.parameters import SamplingParams
@@ -189,3 +194,25 @@ sys.modules |= dict.fromkeys({missing})  # importing them fails
 import legato_engine.core.__main__, legato_engine.core.assembly, {imported}
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_drafts_are_right_as_often_as_the_profile_says_and_the_text_is_the_same(tmp_path: Path) -> None:
+    step = StepTimes(0.01, 1e-5, 0, 1e-5, 0)
+    given = Profile("a test", step, kv_tokens=9600, start_seconds=0, acceptance=0.75)
+    (tmp_path / "profile.json").write_bytes(msgspec.json.encode(given))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 4800}))
+    time, params = Time(), SamplingParams(max_tokens=4000, seed=7)
+    speculating = settings(tmp_path / "profile.json", speculation="PromptLookup", speculation_tokens=3)
+    loaded = paced.load(speculating, tmp_path, lambda _what, _share: None, time.clock, time.sleep)
+    limits = scheduler_limits(speculating, loaded.max_length, loaded.max_running)
+    pool = BlockPool(loaded.runner.num_blocks, EventLog("epoch"))
+    scheduler, request = Scheduler(limits, pool, "", loaded.drafter), Request("r", 1, [1, 2], 2, params, 1e9)
+    scheduler.add(request, time.now)
+    while (batch := scheduler.schedule(time.now)) is not None:
+        scheduler.process(batch, loaded.runner.step(batch), time.now)
+    assert request.tokens[2:] == [token_at(params, 0, position, 300) for position in range(2, 4002)]
+    tokens = 1 + 0.75 + 0.75**2 + 0.75**3  # of a step; every 33rd is plain
+    assert time.now / 4000 == pytest.approx(0.01 / tokens, rel=0.1)
+    cost = scheduler.load().decode_cost
+    assert cost is not None
+    assert cost.per_step == pytest.approx(0.01 / tokens, rel=0.3)

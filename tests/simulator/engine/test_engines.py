@@ -77,6 +77,24 @@ def test_times_and_tokens_of_requests_are_those_computed_by_hand(case):
         assert {f"{at} {name}": getattr(ended[int(at)], name) for at, name in names} == pytest.approx(expected)
 
 
+def test_drafts_are_accepted_as_the_profile_says_and_cost_what_rows_cost(kind):
+    """Of 4 drafts, 0.8 + 0.64 + 0.51 + 0.41 are right, so 3.36 tokens take the step of 5 rows, after each sequence."""
+    arrivals = [Arrival(1.0, 100, 401), Arrival(1.0, 100, 401)]
+
+    def ran(acceptance, **fields):
+        _, result, ended = serve(
+            *arrivals, kind=kind, profile=profile(acceptance=acceptance), spec=spec(largest=50, engine=fields)
+        )
+        return result, sum(each.tpot for each in ended) / 2
+
+    speculation = {"speculation": {"method": "PromptLookup", "tokens": 4}}
+    plain, tpot = ran(0.8)
+    assert ran(0.0, **speculation)[0] == plain
+    assert tpot == pytest.approx(0.0102, rel=0.01)
+    _, faster = ran(0.8, **speculation)
+    assert faster == pytest.approx((0.01 + 0.0001 * 2 * 5) / 3.36, rel=0.1)
+
+
 def test_a_full_cache_queues_requests_and_then_serves_them_all(kind):
     """Each needs 2,000 of 5,000 tokens, so some are preempted or wait."""
     _, result, ended = serve(*steady(1.0, tokens=1000, output=1000), profile=profile(kv_tokens=5000), kind=kind)

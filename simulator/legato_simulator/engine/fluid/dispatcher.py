@@ -158,7 +158,7 @@ class Dispatcher:
     def _prompt_share(self, worker: SimulatedWorker) -> float:
         if not worker.in_flight:
             return 1.0
-        step = worker.kind.times.seconds(worker.in_flight, int(worker.rows.context), 0, 0)
+        step = worker.times.seconds(worker.in_flight, int(worker.rows.context), 0, 0)
         return max(0.0, 1 - step / self._spec.slo.tpot)
 
     def _prefillers(self, now: float) -> list[SimulatedWorker]:
@@ -188,7 +188,7 @@ class Dispatcher:
         running, weights = worker.in_flight, self._spec.routing.weights
         load = weights.kv_cache_utilization * fullness**2 + policy.RUNNING_WEIGHT * running
         context = int(worker.rows.context + request.known)
-        return load + weights.step_time * worker.kind.times.seconds(running + 1, context, 0, 0)
+        return load + weights.step_time * worker.times.seconds(running + 1, context, 0, 0)
 
     def _count(self, request: SimulatedRequest, matched: int) -> None:
         """Sets the tokens to compute. The last known token is always computed, for logits to sample from."""

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import deque
 
-from legato_engine.policy import FORGET, ChunkBudget, pairs
+from legato_engine.policy import FORGET, ChunkBudget, StepTimes, pairs
 from legato_operator.policy import Pool
 from legato_simulator.engine.request import DEFAULTS, Answers, Changed, RecentPrefixes, Rows, SimulatedRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
@@ -62,6 +62,11 @@ class SimulatedWorker(SimulatedPod):
         """Reported prompt tokens per second: in full steps, at the recent mean context."""
         times, context = self.kind.times, self._mean_pairs / self._mean_tokens if self._mean_tokens else 0.0
         return 1 / (times.per_token + times.per_step / self.kind.chunk_tokens + times.per_pair * context)
+
+    @property
+    def times(self) -> StepTimes:
+        """Times of its steps that only decode, for each token of a sequence."""
+        return self.kind.decoding(len(self.rows), self.rows.context)
 
     @property
     def used(self) -> float:
@@ -183,13 +188,13 @@ class SimulatedWorker(SimulatedPod):
 
     def _steps(self, seconds: float) -> float:
         """Returns the steps in `seconds`: the positive root of `_seconds(steps) = seconds`."""
-        rows, times = len(self.rows), self.kind.times
+        rows, times = len(self.rows), self.times
         step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         return 2 * seconds / (step + math.sqrt(step * step + 2 * times.per_context * rows * seconds))
 
     def _seconds(self, steps: float) -> float:
         """Returns the duration of `steps`; in each, every row's context grows by one token."""
-        rows, times = len(self.rows), self.kind.times
+        rows, times = len(self.rows), self.times
         step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         return steps * (step + times.per_context * rows * steps / 2)
 

@@ -174,8 +174,8 @@ def prefill_cost(worker: SimulatedWorker) -> PrefillCost:
 
 
 def decode_cost(worker: SimulatedWorker) -> DecodeCost:
-    """Returns the profile's cost of decoding."""
-    times = worker.kind.times
+    """Returns the profile's cost of decoding, for each token of a sequence."""
+    times = worker.times
     return DecodeCost(times.per_step, times.per_row, times.per_context)
 
 

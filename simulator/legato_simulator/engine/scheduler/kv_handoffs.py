@@ -208,7 +208,7 @@ class KVHandoffs:
             return
         self._migrations.pop(handoff, None)
         known = len(handoff.incoming.request.tokens)
-        sampled = [Sampled(token) for token in last.token_ids[known:]] if handoff.outgoing.migration else TOKEN
+        sampled = [Sampled(token) for token in last.token_ids[known:]] if handoff.outgoing.migration else [TOKEN]
         emissions = handoff.target.scheduler.incoming.adopt(handoff.incoming, last.computed, {0: sampled})
         handoff.source.scheduler.outgoing.commit(handoff.outgoing)
         self._arrived(handoff, emissions)

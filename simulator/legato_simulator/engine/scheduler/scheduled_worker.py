@@ -10,6 +10,7 @@ from legato_engine.policy import (
     BlockPool,
     EventLog,
     Rates,
+    RecordedAcceptance,
     Request,
     Sampled,
     Scheduler,
@@ -28,7 +29,7 @@ from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
 KV_REVISION = MODEL = "simulated"
-TOKEN = (Sampled(0),)  # every answer repeats one token, because only its length matters
+TOKEN = Sampled(0)  # every answer repeats one token, because only its length matters
 
 
 @dataclass(eq=False, slots=True)
@@ -112,10 +113,14 @@ class ScheduledWorker(SimulatedPod):
             tpot=kind.tpot,
             max_running=kind.slots,
             windows=kind.windows,
+            drafts=0 if kind.speculated is None else kind.speculated.drafts,
         )
         self._events = EventLog(name)
         self.blocks = BlockPool(kind.kv_tokens // kind.block_size, self._events, kind.windows, kind.block_size)
-        self.scheduler = Scheduler(self.limits, self.blocks, KV_REVISION)
+        drafter = None
+        if kind.speculated is not None:
+            drafter = RecordedAcceptance(kind.speculated.acceptance, lambda _request, _position: TOKEN.token)
+        self.scheduler = Scheduler(self.limits, self.blocks, KV_REVISION, drafter)
         self.prefilling: dict[
             str, ScheduledRequest
         ] = {}  # requests whose prompts are computed here and that decode elsewhere
@@ -157,8 +162,8 @@ class ScheduledWorker(SimulatedPod):
         """Ends the running step and returns its result."""
         batch, self._batch = self._batch, None
         assert batch is not None
-        result = self.scheduler.process(batch, tuple([TOKEN if row.draws else () for row in batch.rows]), now)
-        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._launched, now)
+        result = self.scheduler.process(batch, tuple([(TOKEN,) * len(row.draws) for row in batch.rows]), now)
+        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._launched, now, result.accepted)
         return result
 
     def take_events(self) -> tuple[KVEvent, ...]:
