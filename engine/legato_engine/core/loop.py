@@ -7,7 +7,7 @@ the next step is launched before the output of the current one is known, so that
 
 import selectors
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -169,8 +169,7 @@ class Core:
             case Committed():
                 senders.on_committed(event)
             case Arrived():
-                for emission in receivers.on_arrived(event, self._clock()):
-                    self._emit(emission)
+                self._emit(receivers.on_arrived(event, self._clock()))
             case Aborted(side="sender"):
                 senders.on_aborted(event)
             case Aborted():
@@ -201,8 +200,7 @@ class Core:
         result = self._scheduler.process(batch, output, now, moving)
         for scored in result.scored:
             self._outbox.add_prompt_logprobs(scored)
-        for emission in result.emissions:
-            self._emit(emission)
+        self._emit(result.emissions)
         self._outbox.phases.on_prefilled(result.prefilled)
         self._handler.end_faulted(result.faulted)
         if self._handoffs is not None:
@@ -278,11 +276,11 @@ class Core:
         self._handles.extend([ahead.launch(batch) for batch in batches])
         return ahead.collect(self._handles.popleft())
 
-    def _emit(self, emission: Emission) -> None:
-        self._outbox.emit(emission)
-        self._reporter.count_tokens(emission)
+    def _emit(self, emissions: Sequence[Emission]) -> None:
+        self._reporter.count_tokens(self._outbox.emit(emissions))
         if self._handoffs is not None:
-            self._handoffs.senders.keep(emission)
+            for emission in [each for each in emissions if each.request.params.logprobs is not None]:
+                self._handoffs.senders.keep(emission)
 
     # ── report ──
 

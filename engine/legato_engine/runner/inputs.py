@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = None) -> StepInputs:
     """Flattens rows in their order. Blocks of a row beyond its last token are left out. `drawn` are the tokens that
     rows may refer to, see `Row`. All rows have a table for each group of layers."""
-    tokens, counts, sampled = list[int](), list[int](), list[int]()
-    for row in rows:
-        tokens.extend(row.tokens)
-        counts.append(len(row.tokens))
-        if row.draws:
-            sampled.extend(range(len(tokens) - 1 - row.drafts, len(tokens)))
+    tokens = list(chain.from_iterable([row.tokens for row in rows]))
+    counts = [len(row.tokens) for row in rows]
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     begins = np.array([row.start for row in rows], np.int64)
     lengths = begins + np.array(counts, np.int64)
@@ -40,16 +36,27 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
         starts=starts,
         lengths=lengths,
         tables=tables,
-        sampled=np.array(sampled, np.int64),
+        sampled=_sampled(rows, starts),
         adapted=_adapted(rows, starts),
         drawn=drawn,
         windows=tuple([WindowInputs(_slots(each, places, block_size), each) for each in of_windows]),
     )
 
 
+def _sampled(rows: Sequence[Row], starts: Ints) -> Ints:
+    """The tokens of the step after which others are sampled."""
+    drawing = np.fromiter([len(row.draws) > 0 for row in rows], np.bool_, len(rows))
+    last: Ints = starts[1:][drawing] - 1
+    drafts = np.array([row.drafts for row in rows if row.draws], np.int64)
+    if not drafts.any():
+        return last
+    return np.concatenate([np.arange(end - count, end + 1) for end, count in zip(last, drafts, strict=True)])
+
+
 def _tables(rows: Sequence[Row], used: Ints) -> Ints:
     """The first group's tables, [rows, blocks], of rows that use this many blocks each."""
-    blocks = chain.from_iterable([row.blocks[:count] for row, count in zip(rows, used.tolist(), strict=True)])
+    pairs = zip([row.blocks for row in rows], used.tolist(), strict=True)
+    blocks = chain.from_iterable([each if len(each) == count else each[:count] for each, count in pairs])
     flat = np.fromiter(blocks, np.int64, int(used.sum()))  # in one go: an array for each row takes as long as a step
     tables: Ints = np.repeat(flat[np.cumsum(used) - used], int(used.max())).reshape(len(rows), -1)
     tables[np.arange(tables.shape[1]) < used[:, None]] = flat

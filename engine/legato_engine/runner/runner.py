@@ -276,6 +276,8 @@ def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> list[S
 def _by_row(rows: tuple[Row, ...], sampled: list[Sampled], masks: Masks) -> tuple[tuple[Sampled, ...], ...]:
     """The samples of each row; a fault replaces the sample of a row whose grammar allows no token."""
     ends = constrain.faults(masks)
+    if not ends and len(rows) == len(sampled) and all(len(row.draws) == 1 for row in rows):
+        return tuple([(one,) for one in sampled])
     lines = _draws(rows)[1]
     drawn = iter(
         [Sampled(0, None, ends[line]) if line in ends else one for line, one in zip(lines, sampled, strict=True)]

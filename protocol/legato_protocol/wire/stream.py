@@ -211,7 +211,7 @@ class TokenLogprobs(Value, frozen=True):
     top: tuple[TopLogprob, ...] = ()
 
 
-class TokenItem(Value, frozen=True):
+class TokenItem(Value, frozen=True, gc=False):
     """New tokens of one choice. `index` is the output position of the first one (0 directly follows the prompt)."""
 
     id: str

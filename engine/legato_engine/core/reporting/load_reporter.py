@@ -1,6 +1,7 @@
 """Reports the core's load: to gateways as `Load`, and to the server for `/state` and `/metrics`."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import msgspec
@@ -15,7 +16,7 @@ from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.core.slices.slices import TimeSlices
 from legato_engine.kvcache.host_tier import TierCounts
-from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
+from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.wire import stream
 from legato_protocol.wire.load import Load
 
@@ -65,11 +66,12 @@ class LoadReporter:
         """A hand-off allocated or freed blocks."""
         self._changed = True
 
-    def count_tokens(self, emission: Emission) -> None:
-        request, tokens = emission.request, len(emission.sampled)
-        self._output_tokens += tokens
-        self._served.count_output(split_key(request.id)[0], request.tenant, tokens)
-        self._changed = True
+    def count_tokens(self, counts: Mapping[tuple[int, str], int]) -> None:
+        """Counts new tokens by gateway and tenant."""
+        for (gateway, tenant), tokens in counts.items():
+            self._output_tokens += tokens
+            self._served.count_output(gateway, tenant, tokens)
+        self._changed |= len(counts) > 0
 
     def due_in(self, now: float) -> float:
         """Seconds until `status_if_due` returns a status."""

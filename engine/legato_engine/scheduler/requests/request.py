@@ -152,7 +152,7 @@ class Request:
     @property
     def peak_blocks(self) -> int:
         """The largest number of blocks that it ever had, without borrowed ones."""
-        held, most = self.held_blocks, self.most_blocks
+        held, most = self.held_blocks if self.windows else len(self.blocks), self.most_blocks
         return (held if held > most else most) - self.borrowed_blocks
 
     @property
