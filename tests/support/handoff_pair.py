@@ -8,7 +8,7 @@ from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.blocks.spans import no_windows
 from legato_engine.transfer.connections.peers import Peers
 from legato_engine.transfer.connections.seals import prove
-from legato_engine.transfer.fakes.late_device import LateStream
+from legato_engine.transfer.fakes.late_device import LateDirect, LateStream
 from legato_engine.transfer.fakes.late_node import LateNeighbours, LatePulls
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
@@ -48,7 +48,9 @@ class Side:
         if node:
             random, delay, closed = node
             pulls = LatePulls(network, memory, LateStream(network, random, delay))
-            self.node = NodeMemory(LateNeighbours(network, epoch, memory, closed), pulls)
+            streams = [LateStream(network, random, delay) for _ in range(2)]
+            sums = LateDirect(memory, *streams) if staged else None
+            self.node = NodeMemory(LateNeighbours(network, epoch, memory, closed), pulls, sums)
         reached = self.staged.memory if self.staged else memory
         self.link = MemoryLink(network, name, reached.address, reached.length)
         channels = settings.get("channels")

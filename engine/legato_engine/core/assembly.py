@@ -9,7 +9,7 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
-from legato_engine.core.handoff.node_memory import NodeChoice, open_node
+from legato_engine.core.handoff.node_memory import NodeChoice, NodeOpener
 from legato_engine.core.loop import CoreParts
 from legato_engine.core.profiling import Profiling
 from legato_engine.core.slices.slices import OwnCores, SharedCores, TimeSlices
@@ -69,8 +69,9 @@ def load(
     node = NodeChoice()
     if settings.transport != "None":
         memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
-        node = open_node(settings, runner, memory, epoch, clock)
-        carrier = LinkOpener(settings, runner, model.max_length, progress).open()
+        opener = LinkOpener(settings, runner, model.max_length, progress)
+        carrier = opener.open()
+        node = NodeOpener(settings, runner, memory, epoch, lambda: opener.sums.sums).open(clock)
         agent = _agent(settings, runner, _arena(settings, runner, memory, carrier, node), carrier, epoch, clock)
     # The paced runner makes up tokens, which would not match a grammar.
     grammars = compilations.open_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)

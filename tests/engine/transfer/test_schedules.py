@@ -89,8 +89,10 @@ class Worker(Side):
         self.held = {}
         slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
         late = {"staged": {"staged": (random, *slots)}, "direct": {"direct": (random, slots[-1])}}.get(device, {})
-        if device == "node":
+        if "node" in device:
             late = {"node": (random, slots[-1], random.choice([0.0, 0.0, 0.5]))}
+        if device == "devices of a node":
+            late["staged"] = (random, *slots)
         super().__init__(network, name, FREE, epoch=epoch, checksum=checksum, **late)
         self.bytes = self.arena.numpy()
         self.device = LateStream(network, random, random.choice([0.0, 0.3, 1.0]))
@@ -115,11 +117,11 @@ class Worker(Side):
 class World:
     def __init__(self, seed, faults, device=""):
         """The KV is in memory of a `device`: "staged", which no link reaches, or "direct"; on a "node", workers read
-        each other's memory."""
+        each other's memory, also from "devices of a node"."""
         self.random = Random(seed)
         self.device = device
         self.network = Network(self.random, faults)
-        self.checksum = bool(faults.corrupt_put) or self.random.random() < 0.5 or device == "node"
+        self.checksum = bool(faults.corrupt_put) or self.random.random() < 0.5 or "node" in device
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
         self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
@@ -358,6 +360,7 @@ FAULTS = {
     ),
     "copied on one node": (DELAYED(break_connection=chance(0.05), corrupt_put=chance(0.2)), "node"),
     "copied on one node, with unreliable messages": (UNRELIABLE, "node"),
+    "copied between devices of one node": (UNRELIABLE, "devices of a node"),
 }
 
 
@@ -374,7 +377,7 @@ def test_no_token_is_wrong_and_nothing_hangs_or_leaks_when(kind):
     played()
 
 
-@pytest.mark.parametrize("device", ["", "staged", "direct", "node"])
+@pytest.mark.parametrize("device", ["", "staged", "direct", "node", "devices of a node"])
 def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
     world = World(22, Faults(delay=0.05), device)
@@ -383,7 +386,7 @@ def test_undisturbed_hand_offs_all_arrive(device):
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)
-    assert any(worker.agent.counts().bytes_pulled for worker in world.workers) == (device == "node")
+    assert any(worker.agent.counts().bytes_pulled for worker in world.workers) == ("node" in device)
 
 
 def test_what_is_granted_again_after_it_was_taken_back_arrives():

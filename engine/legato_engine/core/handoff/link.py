@@ -83,7 +83,7 @@ class LinkOpener:
             made.opened,
             reason=made.reason,
             fallback=choice.is_fallback(asked, made.reason, self._machine.has_rdma_device()),
-            kernel_fallback="" if on_host else self._sums.fallback,
+            kernel_fallback="" if on_host else self.sums.fallback,
         )
 
     def _use(self, transport: str) -> HandoffLink:
@@ -118,7 +118,7 @@ class LinkOpener:
             raise LinkError(f"no address of {name} is known ({error}): set --transfer-host") from None
 
     @cached_property
-    def _sums(self) -> "DeviceSums":
+    def sums(self) -> "DeviceSums":
         from legato_engine.core.handoff import device_sums  # imports torch and triton
 
         return device_sums.open_sums(self._settings, self._runner)
@@ -128,9 +128,9 @@ class LinkOpener:
         """Opened once for all transports that need it: the memory stays pinned."""
         from legato_engine.core.handoff import device_staging
 
-        return device_staging.open_staging(self._settings, self._runner, self._max_length, self._sums.sums)
+        return device_staging.open_staging(self._settings, self._runner, self._max_length, self.sums.sums)
 
     def _direct(self) -> DirectBlocks:
         from legato_engine.core.handoff import device_direct
 
-        return device_direct.open_direct(self._runner, self._sums.sums)
+        return device_direct.open_direct(self._runner, self.sums.sums)

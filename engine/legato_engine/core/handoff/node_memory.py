@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from legato_engine.runner.interface import StepRunner
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.node import selftest
 from legato_engine.transfer.node.handshake import ArenaOffer, ArenaOwner
 from legato_engine.transfer.node.host_pulls import HostPulls
 from legato_engine.transfer.node.interface import NodeMemory
 from legato_engine.transfer.node.neighbours import DoorNeighbours, OwnArena
+
+if TYPE_CHECKING:
+    from legato_engine.transfer.device.cuda import CudaSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +28,57 @@ class NodeChoice:
     fallback: bool = False
 
 
-def open_node(
-    settings: WorkerSettings, runner: StepRunner, memory: ArenaMemory, epoch: str, clock: Callable[[], float]
-) -> NodeChoice:
-    """Lets workers of the same node read `memory`, the arena, if the settings ask for it and the self-test passes."""
-    if not settings.shares_memory:
-        return NodeChoice()
-    try:
-        return NodeChoice(_open(settings, runner, memory, epoch, clock))
-    except OSError as error:
-        reason = f"memory of the node: {error.strerror or error}"
-    except ValueError as error:
-        reason = f"memory of the node: {error}"
-    return NodeChoice(NodeMemory(), reason, settings.node_memory == "On")
+class NodeOpener:
+    """Opens the memory of one worker, of an `epoch`. `sums` are for an arena in GPU memory, which is used only if the
+    settings ask for it: it was not tried on GPUs yet."""
 
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        runner: StepRunner,
+        memory: ArenaMemory,
+        epoch: str,
+        sums: Callable[[], "CudaSums | None"],
+    ) -> None:
+        self._settings = settings
+        self._runner = runner
+        self._memory = memory
+        self._owner = ArenaOwner(settings.name, epoch)
+        self._sums = sums
 
-def _open(
-    settings: WorkerSettings, runner: StepRunner, memory: ArenaMemory, epoch: str, clock: Callable[[], float]
-) -> NodeMemory:
-    """Raises OSError and ValueError."""
-    file = runner.arena.file
-    if file is None:
-        raise ValueError("not for KV in a GPU's memory" if not memory.on_host else "the kernel has no sealed files")
-    owner = ArenaOwner(settings.name, epoch)
-    own = OwnArena(owner, ArenaOffer(memory.num_blocks, memory.block_bytes), file)
-    neighbours = DoorNeighbours(own, clock)
-    try:
-        selftest.check(neighbours, owner, file, settings.token)
-    except (OSError, ValueError):
-        neighbours.close()
-        raise
-    return NodeMemory(neighbours, HostPulls(memory))
+    def open(self, clock: Callable[[], float]) -> NodeChoice:
+        """Lets workers of the same node read the arena, if the settings ask for it and the self-test passes."""
+        asked = self._settings.node_memory == "On"
+        if not (self._settings.shares_memory and (asked or self._memory.on_host)):
+            return NodeChoice()
+        try:
+            return NodeChoice(self._open(clock))
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except (LinkError, ValueError) as error:
+            reason = str(error)
+        return NodeChoice(NodeMemory(), f"memory of the node: {reason}", asked)
+
+    def _open(self, clock: Callable[[], float]) -> NodeMemory:
+        """Raises OSError, LinkError and ValueError."""
+        memory, file, owner = self._memory, self._runner.arena.file, self._owner
+        if not memory.on_host:
+            return self._open_device(clock)
+        if file is None:
+            raise ValueError("the kernel has no sealed files")
+        own = OwnArena(owner, ArenaOffer(memory.num_blocks, memory.block_bytes), file)
+        neighbours = DoorNeighbours(own, clock)
+        try:
+            selftest.check(neighbours, owner, file, self._settings.token)
+        except (OSError, ValueError):
+            neighbours.close()
+            raise
+        return NodeMemory(neighbours, HostPulls(memory))
+
+    def _open_device(self, clock: Callable[[], float]) -> NodeMemory:
+        """Raises OSError, LinkError and ValueError."""
+        from legato_engine.core.handoff import device_node  # imports torch
+
+        sums, token = self._sums(), self._settings.token
+        assert sums is not None, "checksums are on"
+        return device_node.open_device(self._runner, self._memory, self._owner, token, sums, clock)

@@ -88,7 +88,7 @@ class CudaCopies:
             pin(self._slots, self._device)
             # Unmapping pinned memory would leave its address pinned to pages that are no longer mapped.
             weakref.finalize(self, unpin, self._slots, self._device).atexit = False
-        self._out, self._in = _stream(self._device), _stream(self._device)
+        self._out, self._in = stream(self._device), stream(self._device)
         self._sums = sums
 
     @property
@@ -96,16 +96,16 @@ class CudaCopies:
         return self._slots.data_ptr()
 
     def to_slots(self, blocks: Sequence[int], slots: Sequence[int]) -> CudaCopy:
-        with _current(self._out):
+        with current(self._out):
             for block, slot, count in runs(blocks, slots):
                 self._slots[slot : slot + count].copy_(self._blocks[block : block + count], non_blocking=True)
-            return _summed(self._device, self._sums, blocks)
+            return summed(self._device, self._sums, blocks)
 
     def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> CudaCopy:
-        with _current(self._in):
+        with current(self._in):
             for slot, block, count in runs(slots, blocks):
                 self._blocks[block : block + count].copy_(self._slots[slot : slot + count], non_blocking=True)
-            return _summed(self._device, self._sums, blocks)
+            return summed(self._device, self._sums, blocks)
 
 
 class CudaDirect:
@@ -116,16 +116,16 @@ class CudaDirect:
         self._device = device
         self._sums = sums
         self._flush = flush
-        self._out, self._in = _stream(device), _stream(device)
+        self._out, self._in = stream(device), stream(device)
 
     def sum_outgoing(self, blocks: Sequence[int]) -> CudaCopy:
-        with _current(self._out):
-            return _summed(self._device, self._sums, blocks)
+        with current(self._out):
+            return summed(self._device, self._sums, blocks)
 
     def sum_incoming(self, blocks: Sequence[int]) -> CudaCopy:
         self._flush()
-        with _current(self._in):
-            return _summed(self._device, self._sums, blocks)
+        with current(self._in):
+            return summed(self._device, self._sums, blocks)
 
 
 def words_of(arena: torch.Tensor, num_blocks: int) -> torch.Tensor:
@@ -144,17 +144,17 @@ def allocator() -> str:
     return torch.cuda.get_allocator_backend()
 
 
-def _summed(device: torch.device, sums: CudaSums | None, blocks: Sequence[int]) -> CudaCopy:
+def summed(device: torch.device, sums: CudaSums | None, blocks: Sequence[int]) -> CudaCopy:
     """Starts the sums on the current stream."""
     parts = sums.parts(blocks) if sums is not None and blocks else torch.empty(0, 1, dtype=torch.int64)
     return CudaCopy(CudaEvent(device) if device.type == "cuda" else None, parts)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
+def stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+def current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return torch.cuda.stream(stream) if stream is not None else nullcontext()
 
 

@@ -1,13 +1,12 @@
 """CUDA's part of RDMA from and to GPU memory: memory of a plain allocation, and a flush of peers' writes if needed.
 
-The only module that calls libcuda; no torch. See NVIDIA's "Developing a Linux Kernel Module using GPUDirect RDMA", and
-the driver API.
+No torch. See NVIDIA's "Developing a Linux Kernel Module using GPUDirect RDMA", and the driver API.
 """
 
-import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from legato_engine.transfer.device.driver import Driver, load
 from legato_engine.transfer.link import LinkError
 
 _SUPPORTED, _FLUSH_OPTIONS, _WRITES_ORDERING = 116, 117, 118  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_…
@@ -21,57 +20,37 @@ def open_flush(device: int, libcuda: Any = None) -> Callable[[], None]:
 
     `libcuda` is loaded unless given. Raises LinkError if the GPU does not support it.
     """
-    return WriteFlush(libcuda or _libcuda(), device)
+    return WriteFlush(libcuda or load(), device)
 
 
 class WriteFlush:
     """Flushes peers' writes; takes microseconds, and nothing on GPUs that see writes in order."""
 
     def __init__(self, libcuda: Any, device: int) -> None:
-        self._libcuda = libcuda
-        self._call("cuInit", 0)
-        handle = ctypes.c_int()
-        self._call("cuDeviceGet", ctypes.byref(handle), device)
-        if not self._attribute(_SUPPORTED, handle):
+        self._driver = driver = Driver(libcuda, device)
+        if not driver.attribute(_SUPPORTED):
             raise LinkError(f"GPU {device} does not support GPUDirect RDMA")
-        self.needed = self._attribute(_WRITES_ORDERING, handle) < _TO_OWNER
-        if self.needed and not self._attribute(_FLUSH_OPTIONS, handle) & _BY_HOST:
+        self.needed = driver.attribute(_WRITES_ORDERING) < _TO_OWNER
+        if self.needed and not driver.attribute(_FLUSH_OPTIONS) & _BY_HOST:
             raise LinkError(f"GPU {device} neither orders the writes of RDMA devices nor lets the host flush them")
-        self._context = ctypes.c_void_p()  # the primary context, which torch uses, too
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), handle)
 
     def __call__(self) -> None:
         """Callable in any thread. Raises LinkError if the driver refuses: then the writes must not be used."""
         if self.needed:
-            self._call("cuCtxSetCurrent", self._context)
-            self._call("cuFlushGPUDirectRDMAWrites", _OF_CURRENT_CONTEXT, _TO_OWNER)
-
-    def _attribute(self, number: int, device: ctypes.c_int) -> int:
-        value = ctypes.c_int()
-        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
-        return value.value
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if status := getattr(self._libcuda, name)(*arguments):
-            raise LinkError(f"{name} of the GPU's driver failed with {status}")
+            self._driver.enter()
+            self._driver.call("cuFlushGPUDirectRDMAWrites", _OF_CURRENT_CONTEXT, _TO_OWNER)
 
 
 def check_plain(address: int, segments: Iterable[Mapping[str, Any]], allocator: str) -> None:
     """Checks by torch's `segments` that the memory at `address` is from a single `cudaMalloc`.
 
-    Expandable segments and memory of CUDA's pools cannot be registered for RDMA as a whole. Raises LinkError.
+    Expandable segments and memory of CUDA's pools cannot be registered for RDMA or opened by other processes as a
+    whole. Raises LinkError.
     """
     if allocator != "native":
-        raise LinkError(f"torch's allocator is {allocator}: GPUDirect needs the native one (PYTORCH_CUDA_ALLOC_CONF)")
+        raise LinkError(f"torch's allocator is {allocator}: others need the native one (PYTORCH_CUDA_ALLOC_CONF)")
     matches = [each for each in segments if each["address"] <= address < each["address"] + each["total_size"]]
     if not matches:
         raise LinkError("torch does not know the memory of the KV cache as an allocation of its own")
     if any(each.get("is_expandable") for each in matches):
-        raise LinkError("memory of expandable_segments: GPUDirect needs plain ones (PYTORCH_CUDA_ALLOC_CONF)")
-
-
-def _libcuda() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise LinkError(f"no driver of a GPU: {error}") from None
+        raise LinkError("memory of expandable_segments: others need plain ones (PYTORCH_CUDA_ALLOC_CONF)")

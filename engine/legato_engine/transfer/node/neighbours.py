@@ -65,6 +65,11 @@ class DoorNeighbours:
         self._watch()
 
     @property
+    def own_door(self) -> tuple[str, str, str]:
+        """The folder of this worker's door, and the worker and epoch that name it."""
+        return str(self._folder), self._own.owner.worker, self._own.owner.epoch
+
+    @property
     def readable(self) -> int:
         return len(self._arenas)
 

@@ -136,7 +136,7 @@ class Receiver:
         assert len(held) == len(set(held)), "a granted block is in two sessions"
         count = self._context.memory.num_blocks
         assert all(0 <= block < count for block in held), "a granted block is not in the arena"
-        places = [place for into in self._placed for place in into.places]
+        places = [place for into in self._placed if into.pulled_from is None for place in into.places]
         assert len(places) == len(set(places)), "a place is in two sessions"
 
     # internals
