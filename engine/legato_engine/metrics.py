@@ -1,5 +1,6 @@
 """A worker's metrics for Prometheus, with the prefix `legato_worker_`. The core's counts survive its restarts."""
 
+from collections import Counter as Counts
 from itertools import accumulate
 from operator import add
 
@@ -7,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals
+from legato_engine.core.frames import DECODE_BATCHES, FETCH_FAILURES, CoreStatus, CoreTotals
 from legato_engine.gpus import families as gpus
 from legato_engine.gpus.watch import GpuSource, NoGpus
 from legato_protocol.wire.load import Load
@@ -49,6 +50,10 @@ _COUNTERS = {
     "received_handoffs": "Sequences taken over.",
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
+    "kv_fetches": "Fetches of cached KV blocks from other workers that brought some.",
+    "kv_fetched_blocks": "KV blocks that they brought.",
+    "kv_fetched_bytes": "Bytes that they brought.",
+    "kv_fetch_seconds": "Seconds that requests waited for them.",
     "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
@@ -85,6 +90,7 @@ class WorkerMetrics:
             self._refused.labels(reason)
         self._starts = 0
         self._earlier: dict[str, float] = dict.fromkeys((*_COUNTERS, *_SECONDS, *_DRAFTS, "decode_rows"), 0)
+        self._earlier_failed_fetches = Counts[str]()
         self._earlier_batches = CoreTotals().decode_batches
         self._current: CoreStatus | None = None
         self.gateways = 0
@@ -111,6 +117,7 @@ class WorkerMetrics:
             for name in self._earlier:
                 self._earlier[name] += getattr(last.totals, name)
             self._earlier_batches = self._batches(last.totals)
+            self._earlier_failed_fetches.update(last.totals.failed_kv_fetches)
 
     def exposition(
         self,
@@ -189,6 +196,7 @@ class WorkerMetrics:
             self._decode_batches(totals),
             self._transfer(totals),
             self._tenants(totals),
+            self._failed_fetches(totals),
         ]
         return [*families, *gpus.families(self._gpus.readings)]
 
@@ -217,6 +225,14 @@ class WorkerMetrics:
         family = GaugeMetricFamily("legato_worker_transfer", "What the hand-off counts.", labels=["what"])
         for what, value in sorted(totals.transfer.items()):
             family.add_metric([what], value)
+        return family
+
+    def _failed_fetches(self, totals: CoreTotals) -> Metric:
+        text = "Fetches of cached KV blocks that brought nothing, so that the prompt was computed."
+        family = CounterMetricFamily("legato_worker_failed_kv_fetches", text, labels=["reason"])
+        for reason in FETCH_FAILURES:
+            failed = self._earlier_failed_fetches[reason] + totals.failed_kv_fetches.get(reason, 0)
+            family.add_metric([reason], failed)
         return family
 
     def _tenants(self, totals: CoreTotals) -> Metric:

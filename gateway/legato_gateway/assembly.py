@@ -58,6 +58,7 @@ def routing(settings: GatewaySettings) -> Policy:
         settings.when_prefill_unavailable,
         weights,
         _objectives(settings),
+        settings.kv_sharing,
     )
 
 

@@ -134,6 +134,7 @@ class GatewaySettings:
     transfer_on_failure: Annotated[Literal["Retry", "Recompute", "Fail"], "POLICY", "after a failed hand-off: "] = (
         "Retry"
     )
+    kv_sharing: Annotated[Literal["Auto", "Off"], "POLICY", "fetch cached blocks from other workers: "] = "Auto"
     on_worker_failure: Annotated[
         Literal["Retry", "Fail"], "POLICY", "for requests of a worker that died or cannot be reached: "
     ] = "Retry"

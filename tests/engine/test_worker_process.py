@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import tiny_llama
-from worker_process import PATIENCE, alive, generate, greet, hand_over, hear, start, until
+from msgspec.structs import replace
+from worker_process import PATIENCE, alive, collect, generate, greet, hand_over, hear, peer_of, start, until
 
 from legato_protocol.wire import stream
 from legato_protocol.wire.load import Load
-from legato_protocol.wire.stream import Failed, Pause, Tokens
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Failed, KVSource, Pause, Tokens
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,24 @@ async def test_a_sequence_goes_from_one_process_to_another(workers):
     """Over UCX, with the KV of the model: its tokens are those of one worker."""
     alone, travelled = await hand_over(*workers)
     assert travelled == alone
+
+
+async def test_cached_blocks_are_fetched_by_another_process(workers):
+    """Over UCX, with the KV of the model: the answer is the one of the worker that computed the prompt."""
+    source, borrower = workers
+    async with source.dial("/stream") as s, borrower.dial("/stream") as b:
+        peer = peer_of(await greet(s))
+        await greet(b)
+        asked = generate("chat", 40)
+        sequence = replace(asked.sequence, token_ids=pack_tokens(range(7, 207)), prompt_len=200)
+        await s.send(stream.encode(replace(asked, sequence=sequence)))
+        known = await collect(s, "chat", 40)
+        before = borrower.state()["totals"]
+        await b.send(stream.encode(replace(asked, sequence=sequence, fetch=KVSource(peer, 5, 12, PATIENCE))))
+        assert await collect(b, "chat", 40) == known
+        until(lambda: borrower.state()["totals"]["prompt_tokens"] - before["prompt_tokens"] == 200 - 12 * 16)
+    totals = borrower.state()["totals"]
+    assert (totals["kv_fetches"], totals["kv_fetched_blocks"], totals["failed_kv_fetches"]) == (1, 12, {})
 
 
 async def test_sigterm_lets_it_finish_and_exit_with_0(worker):

@@ -83,6 +83,7 @@ CHANGES: dict[str, Any] = {
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
     "routing.whenPrefillBusy": "Wait",
+    "routing.kvSharing": "Off",
     "routing.onWorkerFailure": "Fail",
     "routing.weights.prefixCache": 1.5,
     "routing.weights.kvCacheUtilization": 0,

@@ -5,7 +5,7 @@ decodes. The server imports this module, so it does not import torch.
 """
 
 import struct
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -17,9 +17,11 @@ from legato_protocol.wire.messages import Message, Value
 from legato_protocol.wire.stream import HandoffReport, Hello
 
 DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # upper bounds of all buckets except the last
+FetchFailure = Literal["missing", "late", "lost", "corrupt", "no_room"]
+FETCH_FAILURES: Final[tuple[FetchFailure, ...]] = get_args(FetchFailure)
 _LENGTH = struct.Struct("<I")
 
-PhaseName = Literal["queue", "prefill", "handoff", "decode"]
+PhaseName = Literal["queue", "kv_fetch", "prefill", "handoff", "decode"]
 
 # ── server → core ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +130,12 @@ class CoreTotals(Value, frozen=True):
     received_handoffs: int = 0
     sent_handoffs: int = 0
     failed_handoffs: int = 0
+    kv_fetches: int = 0  # fetches of cached blocks that brought some
+    kv_fetched_blocks: int = 0
+    kv_fetched_bytes: int = 0
+    kv_fetch_seconds: float = 0.0
+    kv_lent_blocks: int = 0  # sent to workers that fetched them
+    failed_kv_fetches: dict[str, int] = msgspec.field(default_factory=dict)  # by reason
     preemptions: int = 0
     shared_prompt_tokens: int = 0
     decode_rows: int = 0

@@ -19,6 +19,8 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.compute import Compute
 from legato_engine.core.frames import Inbox, IterationReport
+from legato_engine.core.handoff.fetch_log import FetchLog
+from legato_engine.core.handoff.lenders import BlockLenders
 from legato_engine.core.handoff.receivers import HandoffReceivers
 from legato_engine.core.handoff.senders import HandoffSenders
 from legato_engine.core.handoff.sides import HandoffSides
@@ -42,6 +44,7 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.session.events import (
     Aborted,
     Arrived,
+    BlocksAsked,
     Committed,
     Granted,
     GrantRevoked,
@@ -105,8 +108,9 @@ class Core:
         block_size, kv_revision = self._runner.layout.block_size, self._runner.kv_revision
         outgoing, incoming = self._scheduler.outgoing, self._scheduler.incoming
         senders = HandoffSenders(outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision)
-        receivers = HandoffReceivers(incoming, agent, self._outbox, kv_revision=kv_revision)
-        return HandoffSides(agent, senders, receivers)
+        fetches = FetchLog(self._outbox.phases, self._clock)
+        receivers = HandoffReceivers(incoming, agent, self._outbox, fetches, kv_revision=kv_revision)
+        return HandoffSides(agent, senders, receivers, BlockLenders(self._scheduler.loans, agent))
 
     def run(self) -> None:
         """Runs until the server closes its end."""
@@ -159,19 +163,26 @@ class Core:
 
     def _timeout(self) -> float:
         timer = self._handoffs.agent.next_timer() if self._handoffs is not None else None
-        return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer, self._slices.timer)
+        timer = IDLE if timer is None else timer
+        now = self._clock()
+        deadline = max(0.0, self._scheduler.earliest_deadline - now)
+        return min(IDLE, deadline, self._reporter.due_in(now), timer, self._slices.timer)
 
     def _handle_transfer(self, event: TransferEvent, handoffs: HandoffSides) -> None:
-        senders, receivers = handoffs.senders, handoffs.receivers
+        senders, receivers, lenders = handoffs.senders, handoffs.receivers, handoffs.lenders
         match event:
+            case BlocksAsked():
+                lenders.on_asked(event)
             case Granted():
                 senders.on_granted(event)
             case Committed():
                 senders.on_committed(event)
+                lenders.on_ended(event)
             case Arrived():
                 self._emit(receivers.on_arrived(event, self._clock()))
             case Aborted(side="sender"):
                 senders.on_aborted(event)
+                lenders.on_ended(event)
             case Aborted():
                 receivers.on_aborted(event)
             case Released():
@@ -230,6 +241,7 @@ class Core:
                 self._outbox.report_start(request)
         if self._handoffs is not None:
             self._handoffs.receivers.grant()
+            self._handoffs.lenders.send()
         return [batch for batch in batches if batch is not None]
 
     def _schedule_slice(self, now: float) -> Batch | None:

@@ -70,6 +70,14 @@ class PrefixCache:
         count = self._host.longest(hashes, len(blocks))
         return CachedPrefix(blocks[:count], count)
 
+    def path(self, block: int) -> list[int]:
+        """The first group's blocks of the stored prefix that ends with this one."""
+        blocks, parent = [block], self._hashes[block].parent
+        while parent is not None:
+            blocks.append(self._blocks[0][parent])
+            parent = self._hashes[blocks[-1]].parent
+        return blocks[::-1]
+
     def store(self, block: int, block_hash: bytes, parent: bytes | None, group: int = 0) -> None:
         """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
         self._blocks[group][block_hash] = block

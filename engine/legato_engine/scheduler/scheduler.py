@@ -19,6 +19,7 @@ from typing import NamedTuple
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
+from legato_engine.scheduler.handoff.loans import BlockLoans
 from legato_engine.scheduler.handoff.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer
 from legato_engine.scheduler.output_processor import OutputProcessor
@@ -68,7 +69,8 @@ class _Step:
 
 
 class Scheduler:
-    """The sequences of one worker: steps, arrivals and ends. `incoming` and `outgoing` are their hand-offs.
+    """The sequences of one worker: steps, arrivals and ends. `incoming` and `outgoing` are their hand-offs, `loans`
+    the cached blocks that other workers fetch.
 
     `kv_revision` is part of the root of every block hash. A `drafter` guesses tokens that steps then verify.
     """
@@ -88,6 +90,7 @@ class Scheduler:
         deliver = self._output.append_tokens
         self.incoming = IncomingHandoffs(limits, self._registry, self._tables, self._admission, deliver)
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
+        self.loans = BlockLoans(self._tables, limits.sizes)
         self._cost = StepCost()
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
         self._speculation = Speculation(limits, self._tables, self._cost, drafter)
@@ -242,6 +245,11 @@ class Scheduler:
         self._registry.update_earliest_deadline(transfer.request for transfer in self.incoming)
         return ended
 
+    @property
+    def earliest_deadline(self) -> float:
+        """A lower bound for the time at which `expire` has something to end."""
+        return self._registry.earliest_deadline
+
     def rename(self, request: Request, id: str) -> None:
         """Changes the request's id."""
         self._registry.rename(request, id)
@@ -305,13 +313,14 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is queued, running, parked, handed over, reserved or quarantined."""
-        return not len(self._registry) and self.incoming.idle and not self._steps
+        """True if nothing is queued, running, parked, handed over, lent, reserved or quarantined."""
+        return not (len(self._registry) or len(self.loans) or self._steps) and self.incoming.idle
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the pool's references do not match the block tables."""
         tables = [blocks for request in self._registry for blocks in tables_of(request)]
-        self._tables.check_integrity(tables + [transfer.all_blocks for transfer in self.incoming])
+        tables += [transfer.all_blocks for transfer in self.incoming]
+        self._tables.check_integrity(tables + [blocks for loan in self.loans for blocks in loan.tables])
         self.incoming.check_integrity()
         for request in self._registry:
             self._tables.check_writable(request)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _KINDS: "dict[PhaseName, Kind]" = {
     "queue": "internal",
     "prefill": "server",
+    "kv_fetch": "internal",
     "handoff": "internal",
     "decode": "server",
 }

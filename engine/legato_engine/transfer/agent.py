@@ -1,8 +1,9 @@
 """The core's interface to hand-offs: calls in, polled events out, all in the core's own thread.
 
 A sender calls `expect`, then, after `Granted`, `push` (as blocks become complete) and `finish`; a receiver calls
-`grant`. The protocol is in `session`: `lifecycle` (the table), `sender` and `receiver` (its two sides), `registry`
-(common to both). `connections.peers` has the connections.
+`grant`. For cached blocks without a sequence, the receiver calls `fetch`, and the sender `lend` after `BlocksAsked`.
+The protocol is in `session`: `lifecycle` (the table), `sender` and `receiver` (its two sides), `registry` (common to
+both). `connections.peers` has the connections.
 """
 
 import select
@@ -195,6 +196,34 @@ class TransferAgent:
         """
         self._receiver.grant(room, attempt, peer, table, cached, root, windows)
 
+    def fetch(
+        self,
+        room: int,
+        attempt: int,
+        peer: Peer,
+        table: Sequence[int],
+        cached: int,
+        hashes: Sequence[bytes],
+        windows: Sequence[WindowBlocks] = (),
+    ) -> None:
+        """Asks `peer` for its cached blocks of these hashes, which it may write into this worker's arena as `grant`
+        lets it. `Arrived` reports how many it had; `Aborted` with cause "refused" that it had none."""
+        self._receiver.grant(room, attempt, peer, table, cached, b"", windows, hashes)
+
+    def lend(
+        self,
+        room: int,
+        attempt: int,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        windows: Sequence[WindowBlocks] = (),
+    ) -> bool:
+        """After `BlocksAsked`: sends cached blocks, from the first one asked for on.
+
+        They must stay unchanged until `Committed` or `Aborted`. Returns False if the session is over already.
+        """
+        return self._sender.lend(room, attempt, blocks, hashes, windows)
+
     def revoke(self, room: int) -> None:
         """Asks the sender to return the grant. `GrantRevoked` follows if nothing was put; else the session goes on."""
         self._receiver.revoke(room)
@@ -247,6 +276,10 @@ class TransferAgent:
             readable_peers=self._neighbours.readable,
             unreadable_peers=self._neighbours.unreadable,
         )
+
+    def put_rate(self) -> float:
+        """Blocks per second that recent puts moved; 0 if none was measured."""
+        return self._context.put_rate.per_second(self._context.clock())
 
     def pending(self) -> int:
         """Number of unfinished sessions, including those before `Released`: at 0 a drained worker may stop."""

@@ -28,6 +28,7 @@ from legato_protocol.wire.stream import (
     Generate,
     Handoff,
     Hello,
+    KVSource,
     Pause,
     Peer,
     Prefill,
@@ -253,16 +254,20 @@ class SubRequestDispatcher:
         sequence = self._sequence(sub, self.digest(sub, self._hello(route.decode)))
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(route.decode, queued=route.to_compute, held=tokens)
-        return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
+        return self._send(route.decode, Generate(sub.id, sub.attempt, sequence, self._fetch(route)))
 
     def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
         sequence, room = self._sequence(sub, self.digest(sub, self._hello(route.decode))), self._room()
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(prefill, queued=route.to_compute, held=tokens)
         self._fleet.sent(route.decode, queued=0, held=tokens)
-        there = Prefill(sub.id, sub.attempt, room, sequence, self._peer(route.decode))
+        there = Prefill(sub.id, sub.attempt, room, sequence, self._peer(route.decode), self._fetch(route))
         here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))
         return self._send(prefill, there) and self._send(route.decode, here)
+
+    def _fetch(self, route: Route) -> KVSource | None:
+        fetch = route.fetch
+        return KVSource(self._peer(fetch.source), self._room(), fetch.blocks, fetch.budget) if fetch else None
 
     def _sequence(self, sub: SubRequest, adapter: str) -> Sequence:
         """Returns the sequence in its wire form, with the digest of its adapter."""

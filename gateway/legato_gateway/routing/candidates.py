@@ -7,6 +7,7 @@ from zlib import crc32
 from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.kv_sources import KVFetch, KVSources
 from legato_gateway.routing.scorers import Weights
 from legato_gateway.routing.tiers import CachedBlocks, cached_blocks
 
@@ -19,8 +20,9 @@ class WorkerCandidate:
     blocks: CachedBlocks
     cached: int  # tokens in any tier
     uncached: int
-    to_compute: int  # uncached tokens, less what earlier prompts are predicted to compute
+    to_compute: int  # uncached tokens, less those that it fetches or earlier prompts are predicted to compute
     cost: float
+    fetch: KVFetch | None  # of cached blocks from another worker
     rank: int  # the cost, rounded
 
 
@@ -33,6 +35,7 @@ class Costs:
     weights: Weights
     usual_rate: float
     usual_step: float
+    sources: KVSources | None = None  # None: no worker fetches cached blocks
 
     def cached(self, worker: WorkerView, matched: int, matches: Matches) -> CachedBlocks:
         """Returns the blocks that a worker with `matched` ones in its arena would use."""
@@ -44,16 +47,17 @@ class Costs:
         return cached_blocks(worker, self.need, matched, matches, seconds)
 
     def prefiller(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
-        left = self._to_compute(worker, blocks)
-        return self._candidate(worker, blocks, left, self._prefill(worker, left))
+        left, fetch = self._to_compute(worker, blocks)
+        return self._candidate(worker, blocks, left, self._prefill(worker, left, fetch), fetch)
 
     def decoder(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
         left = self.need.tokens - blocks.count * worker.block_size
         return self._candidate(worker, blocks, left, self._decode(worker, blocks) + scorers.transfer_seconds(left))
 
     def unified(self, worker: WorkerView, blocks: CachedBlocks) -> WorkerCandidate:
-        left = self._to_compute(worker, blocks)
-        return self._candidate(worker, blocks, left, self._decode(worker, blocks) + self._prefill(worker, left))
+        left, fetch = self._to_compute(worker, blocks)
+        cost = self._decode(worker, blocks) + self._prefill(worker, left, fetch)
+        return self._candidate(worker, blocks, left, cost, fetch)
 
     def seconds(self, prefiller: WorkerCandidate) -> float:
         """Returns the seconds until the prompt would be computed on a worker that does nothing else: after its queue.
@@ -62,7 +66,8 @@ class Costs:
         """
         of = prefiller.worker, self.need.tokens, prefiller.to_compute, self.usual_rate
         queued = scorers.prefill_seconds(*of)
-        return min(queued, self.need.tenants * scorers.own_seconds(*of)) if self.need.tenants else queued
+        seconds = min(queued, self.need.tenants * scorers.own_seconds(*of)) if self.need.tenants else queued
+        return seconds + (prefiller.fetch.seconds if prefiller.fetch else 0.0)
 
     def seconds_alongside(self, decoder: WorkerCandidate, tpot: float) -> float:
         """Returns the same for a decode worker whose prompts only get the time that `tpot` leaves of each step."""
@@ -75,26 +80,31 @@ class Costs:
         rate = sum(worker.prefill_rate or self.usual_rate for worker in prefillers)
         return self.need.waited + separate + self.need.behind / rate > ttft
 
-    def _to_compute(self, worker: WorkerView, blocks: CachedBlocks) -> int:
-        """Returns the tokens that will be left to compute when its prefill starts."""
+    def _to_compute(self, worker: WorkerView, blocks: CachedBlocks) -> tuple[int, KVFetch | None]:
+        """Returns the tokens that will be left to compute when its prefill starts, and the fetch before that."""
         matched = blocks.count
         if worker.name in self.predicted:
             matched = max(matched, filters.matched(worker, self.need, self.predicted))
-        return self.need.tokens - matched * worker.block_size
+        fetch = self.sources.best(worker, matched) if self.sources is not None else None
+        return self.need.tokens - (fetch.blocks if fetch else matched) * worker.block_size, fetch
 
-    def _prefill(self, worker: WorkerView, left: int) -> float:
-        return scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
+    def _prefill(self, worker: WorkerView, left: int, fetch: KVFetch | None) -> float:
+        seconds = fetch.seconds if fetch else 0.0
+        return seconds + scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
 
     def _decode(self, worker: WorkerView, blocks: CachedBlocks) -> float:
         return scorers.decode_load(worker, self.need.tokens, blocks.arena, self.usual_step, self.weights)
 
-    def _candidate(self, worker: WorkerView, blocks: CachedBlocks, left: int, cost: float) -> WorkerCandidate:
+    def _candidate(
+        self, worker: WorkerView, blocks: CachedBlocks, left: int, cost: float, fetch: KVFetch | None = None
+    ) -> WorkerCandidate:
         cost += blocks.seconds
         if self.need.adapter:
             _, digest = filters.lineage(worker, self.need)
             cost += scorers.adapter_cost(worker, digest, self.weights)
         cached = blocks.count * worker.block_size
-        return WorkerCandidate(worker, blocks, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
+        uncached, rank = self.need.tokens - cached, scorers.rounded(cost)
+        return WorkerCandidate(worker, blocks, cached, uncached, left, cost, fetch, rank)
 
 
 def best(need: Need, candidates: list[WorkerCandidate]) -> WorkerCandidate:

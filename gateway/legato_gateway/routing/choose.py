@@ -14,9 +14,11 @@ from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.candidates import Costs, WorkerCandidate, best
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.kv_sources import KVFetch, KVSources
 from legato_gateway.routing.scorers import Objectives, Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
+KVSharing = Literal["Auto", "Off"]
 PrefillAt = Literal["separate", "unified", "short", "recompute", "busy", "unavailable"]
 """The place of a prompt's computation: a prefill or unified worker, or a decode worker because the prompt is short, its
 hand-off failed, or prefill workers are busy or unavailable."""
@@ -26,12 +28,16 @@ NOTHING: Matches = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The manifest's `routing`. With `objectives`, decode workers prefill where prefill workers would miss them."""
+    """The manifest's `routing`. With `objectives`, decode workers prefill where prefill workers would miss them.
+
+    With `kv_sharing` "Auto", workers fetch cached blocks from each other where that is faster than computing them.
+    """
 
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: WhenPrefillUnavailable = "Local"
     weights: Weights = field(default_factory=Weights)
     objectives: Objectives | None = None
+    kv_sharing: KVSharing = "Off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Route:
     why: str
     to_compute: int
     prefill_at: PrefillAt = "separate"
+    fetch: KVFetch | None = None  # by the worker that computes the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,9 @@ def choose(
     `matches` are cached blocks, by which room and short prompts are judged. `predicted` are blocks that workers will
     have cached soon; they only make their prefill cheaper.
     """
-    costs = Costs(need, predicted, policy.weights, scorers.usual_rate(snapshot), scorers.usual_step(snapshot))
+    rate = scorers.usual_rate(snapshot)
+    sources = KVSources.of(need, snapshot, matches, rate) if policy.kv_sharing == "Auto" and matches else None
+    costs = Costs(need, predicted, policy.weights, rate, scorers.usual_step(snapshot), sources)
     prefillers, split, unified = [], [], []
     for worker in snapshot.workers:
         matched = filters.matched(worker, need, matches)
@@ -194,18 +203,25 @@ def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str
 
 def _local(chosen: WorkerCandidate, at: PrefillAt, reason: str) -> Route:
     worker = chosen.worker
-    why = f"local: {reason}; {_decode_text(chosen)}"
-    return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute, at)
+    why = f"local: {reason}{_fetch_text(chosen)}; {_decode_text(chosen)}"
+    return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute, at, chosen.fetch)
 
 
 def _handoff(prefill: WorkerCandidate, decode: WorkerCandidate) -> Route:
     worker = prefill.worker
     text = (
-        f"prefill {worker.name}: {_cached_text(prefill)}, {prefill.to_compute} to compute, "
+        f"prefill {worker.name}: {_cached_text(prefill)}{_fetch_text(prefill)}, {prefill.to_compute} to compute, "
         f"{worker.backlog} queued, {prefill.cost:.2f} s; {_decode_text(decode)}"
     )
     cached = {worker.name: prefill.cached, decode.worker.name: decode.cached}
-    return Route(worker.name, decode.worker.name, cached, text, prefill.to_compute)
+    return Route(worker.name, decode.worker.name, cached, text, prefill.to_compute, fetch=prefill.fetch)
+
+
+def _fetch_text(chosen: WorkerCandidate) -> str:
+    if (fetch := chosen.fetch) is None:
+        return ""
+    tokens = fetch.blocks * chosen.worker.block_size - chosen.cached
+    return f", {tokens} fetched from {fetch.source} in {fetch.seconds:.2f} s"
 
 
 def _decode_text(decode: WorkerCandidate) -> str:

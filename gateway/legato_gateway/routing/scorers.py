@@ -48,6 +48,14 @@ def usual_step(snapshot: FleetSnapshot) -> float:
     return times[len(times) // 2] if times else 0.0
 
 
+def usual_put_rate(snapshot: FleetSnapshot) -> float:
+    """Returns the blocks per second assumed for workers that have not sent any recently: the median of the others."""
+    rates = sorted(worker.put_rate for worker in snapshot.workers if worker.put_rate > 0)
+    if rates:
+        return rates[len(rates) // 2]
+    return TRANSFER_RATE / max((worker.block_size for worker in snapshot.workers), default=1)
+
+
 def prefill_cost(worker: WorkerView, tokens: int, to_compute: int, usual: float, weights: Weights) -> float:
     """Returns the weighted seconds until a prompt of `tokens`, sent now, is computed: the queue, then its own part."""
     return _queue_seconds(worker, usual) + weights.prefix_cache * own_seconds(worker, tokens, to_compute, usual)

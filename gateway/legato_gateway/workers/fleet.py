@@ -269,6 +269,7 @@ class Fleet:
             prefill_cost=load.prefill_cost if load else None,
             step_time=load.step_time if load else 0.0,
             decode_cost=load.decode_cost if load else None,
+            put_rate=load.put_rate if load else 0.0,
             context_tokens=load.context_tokens if load else 0,
             slots=load.slots if load else 0,
             credits=load.credits if load else None,

@@ -48,6 +48,7 @@ _NOT_FILLED_IN = {
     "spec.model.maxAdapterRank",
     "spec.routing.weights.adapter",
     "spec.routing.whenPrefillBusy",
+    "spec.routing.kvSharing",
     "spec.routing.onWorkerFailure",
     "spec.engine.maxRunning",
     "spec.engine.speculation",

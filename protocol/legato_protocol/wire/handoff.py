@@ -1,5 +1,6 @@
 """Messages between the two workers of a hand-off: the sender holds a sequence's KV, the receiver takes it over.
 
+A *fetch* is the same without a sequence: the receiver grants room for cached blocks that it asks for by their hashes.
 Receiver → sender: `Grant`, `Revoke`, `Commit`. Sender → receiver: `Written`, `Final`, `Revoked`. Both ways: `Renew`,
 `Abort`, and `AbortAck`, which answers every `Abort`, also for an unknown room. All name (epoch, room, attempt). `epoch`
 identifies the *receiver's* arena: block numbers are valid in that arena only.
@@ -61,6 +62,9 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     end the grant (after a fence). `serial` grows with every grant of this receiver, so that a revoked grant cannot be
     mistaken for its successor. With `pulls`, which only a sender with `PeerHello.node` gets, nothing is put: the
     receiver copies the blocks from the sender's arena.
+
+    With `wanted`, the receiver asks for cached blocks instead of a sequence: the joined hashes of the blocks that
+    `blocks` are for. The sender writes the leading ones that it has, and ends with a `Final` without tokens, or aborts.
     """
 
     blocks: tuple[int, ...]
@@ -69,6 +73,7 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     serial: int
     windows: tuple[GrantedWindow, ...] = ()
     pulls: bool = False
+    wanted: bytes = b""
 
 
 class Revoke(SessionMessage, tag="revoke", frozen=True):
@@ -97,7 +102,8 @@ class Final(SessionMessage, tag="final", frozen=True):
     """All blocks were announced; this is the rest of the sequence, which moves when the receiver commits.
 
     `token_ids` are all tokens whose KV was handed over, `computed` in number, and the tokens sampled after them.
-    The receiver emits `tokens`: the first token of every choice after a prefill.
+    The receiver emits `tokens`: the first token of every choice after a prefill. Of a fetch, there are no tokens, and
+    `computed` is the number of tokens in the blocks that the sender had.
     """
 
     token_ids: bytes

@@ -81,6 +81,19 @@ class Peer(Value, frozen=True):
     tls: bool = False
 
 
+class KVSource(Value, frozen=True):
+    """Another worker that has the sequence's first `blocks` blocks cached.
+
+    The worker fetches the ones that it lacks under `room`, and computes the rest after at most `seconds`, whatever has
+    arrived by then.
+    """
+
+    peer: Peer
+    room: int
+    blocks: Size
+    seconds: Measure
+
+
 class Greeting(Message, tag="greet", frozen=True):
     """The first frame of a gateway on `/stream` and on `/events`."""
 
@@ -95,6 +108,7 @@ class Generate(Message, tag="gen", frozen=True):
     id: str
     attempt: int
     sequence: Sequence
+    fetch: KVSource | None = None
 
 
 class Prefill(Message, tag="pre", frozen=True):
@@ -105,6 +119,7 @@ class Prefill(Message, tag="pre", frozen=True):
     room: int
     sequence: Sequence
     to: Peer
+    fetch: KVSource | None = None
 
 
 class Decode(Message, tag="dec", frozen=True):

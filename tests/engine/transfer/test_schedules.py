@@ -21,7 +21,15 @@ from staged_arena import UNUSED
 
 from legato_engine.transfer.fakes.late_device import LateStream
 from legato_engine.transfer.fakes.memory import Faults, Network
-from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
+from legato_engine.transfer.session.events import (
+    Aborted,
+    Arrived,
+    BlocksAsked,
+    Committed,
+    Granted,
+    GrantRevoked,
+    Released,
+)
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
 
@@ -44,6 +52,7 @@ class Job:
     prefill: float = 0.0  # seconds from the grant to the first push, in which it can be taken back
     granted: float | None = None  # when, at the sender, and nothing was pushed yet
     regrants: int = 0
+    fetch: bool = False  # of full blocks that the sender has cached, or had until it was asked
     cached: float = 0.0  # share of its full blocks that the receiver holds already
     repeated: bool = False  # both sides are told again of a room that has committed
     sending: bool = False
@@ -125,7 +134,8 @@ class World:
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
         self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
-        self.arrived = self.regranted = 0
+        self.arrived = self.regranted = self.fetched = 0
+        self.evicting = True
 
     def start(self, index):
         self.generation += 1
@@ -135,16 +145,21 @@ class World:
         draw = self.random
         acts = [(draw.uniform(0, 3), side, "abort") for side in ("sender", "receiver") if draw.random() < 0.15]
         acts += [(draw.uniform(0, 4), "receiver", "revoke") for _ in range(draw.choice([0, 0, 1, 2, 3]))]
+        fetch = draw.random() < 0.4
         return Job(
             room,
             *draw.sample(range(4), 2),
-            [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
+            [
+                draw.randrange(1000)
+                for _ in range(draw.randint(1, LONGEST) * BLOCK - (0 if fetch else draw.randrange(BLOCK)))
+            ],
             draw.uniform(0, 1.5),
             draw.uniform(0, 1.5),
             acts=acts,
             prefill=draw.choice([0.0, draw.uniform(0, 2)]),
             cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
-            repeated=draw.random() < 0.2,
+            repeated=draw.random() < 0.2 and not fetch,
+            fetch=fetch,
         )
 
     def run(self, mischief):
@@ -171,6 +186,8 @@ class World:
         now, sender, receiver = self.network.now, self.workers[job.sender], self.workers[job.receiver]
         if not job.sending and now >= job.start_send and not sender.link.stopped:
             job.sending = True
+            if job.fetch:
+                return  # it is not notified
             sender.agent.expect(job.room, job.attempt, receiver.peer, ROOT)
         if not job.receiving and now >= job.start_receive and not receiver.link.stopped:
             self.offer(job, receiver, sender)
@@ -197,23 +214,35 @@ class World:
 
     def grant(self, job, receiver, sender, blocks):
         cached = int(job.cached * (len(job.tokens) // BLOCK))
+        if job.fetch:
+            cached = min(cached, job.blocks - 1)
         for index in range(cached):
             receiver.bytes[blocks[index]] = job.content(index)
-        receiver.agent.grant(job.room, job.attempt, sender.peer, blocks, cached, ROOT)
+        if job.fetch:
+            hashes = block_hash.chain(job.packed, BLOCK, ROOT)
+            receiver.agent.fetch(job.room, job.attempt, sender.peer, blocks, cached, hashes)
+        else:
+            receiver.agent.grant(job.room, job.attempt, sender.peer, blocks, cached, ROOT)
 
     def react(self, worker, event):
         job = self.jobs[event.room - 1]
         match event:
+            case BlocksAsked():
+                self.lend(worker, job, event)
             case Granted():
+                if job.fetch:
+                    return
                 if event.attempt == job.attempt:
                     job.granted = self.network.now
             case Arrived():
                 blocks = worker.held[("in", job.room, event.attempt)]
-                for index in range(job.blocks):
+                for index in range(-(-event.final.computed // BLOCK)):
                     assert np.array_equal(worker.bytes[blocks[index]], job.content(index)), (
                         "a wrong block was committed"
                     )
-                assert event.final.token_ids == job.packed
+                if not job.fetch:
+                    assert (event.final.token_ids, event.final.computed) == (job.packed, len(job.tokens))
+                self.fetched += job.fetch
                 self.arrived += 1
                 self.regranted += job.regrants > 0
                 worker.give(("in", job.room, event.attempt))
@@ -261,6 +290,20 @@ class World:
         job.regrants, job.granted = 0, None
         job.sending = job.receiving = False
         job.start_send, job.start_receive = (self.network.now + self.random.uniform(0, 0.5) for _ in range(2))
+
+    def lend(self, worker, job, event):
+        """Sends the blocks that were not evicted: all, a leading part, or none."""
+        key = ("out", job.room, event.attempt)
+        whole = len(event.hashes)
+        count = self.random.choice([whole, self.random.randint(0, whole)]) if self.evicting else whole
+        blocks = worker.take(key, count) if count else None
+        if blocks is None:
+            worker.agent.abort(job.room, "evicted")
+            return
+        for number, block in enumerate(blocks, event.first):
+            worker.bytes[block] = job.content(number)
+        if not worker.agent.lend(job.room, event.attempt, blocks, event.hashes[:count]):
+            worker.give(key)
 
     def send(self, worker, job):
         """Computes all, pushes in two parts, finishes. Without room of its own the sender gives up."""
@@ -380,9 +423,10 @@ def test_no_token_is_wrong_and_nothing_hangs_or_leaks_when(kind):
 @pytest.mark.parametrize("device", ["", "staged", "direct", "node", "devices of a node"])
 def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
-    world = World(22, Faults(delay=0.05), device)
+    world = World(24, Faults(delay=0.05), device)
     for job in world.jobs:
         job.acts.clear()
+    world.evicting = False
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)
@@ -390,6 +434,7 @@ def test_undisturbed_hand_offs_all_arrive(device):
 
 
 def test_what_is_granted_again_after_it_was_taken_back_arrives():
-    """The schedules above do take grants back and give them again."""
+    """The schedules above do take grants back and give them again, and fetch blocks."""
     worlds = [play(seed, Faults(delay=0.05)) for seed in range(40)]
     assert sum(world.regranted for world in worlds) >= 10
+    assert sum(world.fetched for world in worlds) >= 10

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from relay_script import PROMPT, Scripted, count, error_of, started
 
 from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
@@ -120,6 +121,17 @@ def test_what_was_sent_counts_at_its_workers_immediately_but_for_what_they_cache
     views = [run.view(name) for name in pending]
     assert {v.name: (v.pending_tokens, v.pending_blocks, v.pending_sequences) for v in views} == pending
     assert generation.route.cached_tokens.get(holder, 0) == (96 if holder else 0)
+
+
+def test_the_worker_that_computes_a_prompt_learns_where_its_blocks_are_cached(lab):
+    run = Scripted(lab, "p", "d")
+    run.relay._dispatcher._policy = Policy(0, kv_sharing="Auto")
+    run.hold("d1")
+    generation = run.start()
+    ((_, frame),) = run.frames(Prefill)
+    assert (frame.fetch.peer, frame.fetch.blocks, frame.fetch.seconds) == (run.peer("d1"), 6, pytest.approx(0.048))
+    assert frame.fetch.room != frame.room
+    assert "0 tokens cached, 96 fetched from d1 in 0.02 s, 4 to compute" in generation.route.why
 
 
 def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_notified(lab):

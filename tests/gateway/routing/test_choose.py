@@ -412,3 +412,50 @@ def test_an_unreported_tier_and_one_with_less_than_the_arena_change_nothing():
     assert routed(need(), fleet(behind, D), p1=4).cached["p1"] == 64
     matches = {"p1": 4, holder("p1", HOST): 3}
     assert choose(need(), fleet(behind, D), matches, ALWAYS_SPLIT).cached["p1"] == 64
+
+
+SHARING = replace(ALWAYS_SPLIT, kv_sharing="Auto")
+TALK = need(1600)  # 100 blocks: 1.6 s to compute
+
+
+def test_cached_blocks_are_fetched_where_that_is_faster_and_the_route_says_from_where():
+    route = routed(TALK, fleet(P, worker("d0", put_rate=1000.0)), SHARING, p0=20, d0=80)
+    assert route.fetch is not None
+    assert (route.fetch.source, route.fetch.blocks, route.to_compute) == ("d0", 80, 320)
+    assert route.fetch.seconds == pytest.approx(0.02 + 60 / 1000)
+    assert route.fetch.budget == pytest.approx(60 * BLOCK / 1000 / 2)
+    assert "320 tokens cached, 960 fetched from d0 in 0.08 s, 320 to compute" in route.why
+    soon = routed(TALK, fleet(P, D), SHARING, {"p0": 78}, p0=20, d0=80)
+    assert (soon.fetch, soon.to_compute) == (None, 22 * BLOCK), "it will have nearly all of it"
+
+
+@pytest.mark.parametrize(
+    ("policy", "source"),
+    [
+        (ALWAYS_SPLIT, {}),
+        (SHARING, {"put_rate": 100.0}),  # 0.6 s; computing them takes 0.96 s
+        (SHARING, {"address": b""}),
+        (SHARING, {"draining": True}),
+        (SHARING, {"broken": True}),
+        (SHARING, {"kv_revision": "r2"}),
+        (SHARING, {"block_size": 32}),
+        (SHARING, {"transport": "ucx:rdma"}),
+    ],
+)
+def test_a_prompt_is_computed_where_no_source_can_send_its_blocks_in_half_of_that_time(policy, source):
+    others = {"transport": "ucx:tcp", "put_rate": 1000.0}
+    snapshot = fleet(worker("p0", **others), worker("d0", **others), worker("d1", **{**others, **source}))
+    route = routed(TALK, snapshot, policy, p0=20, d1=80)
+    assert (route.fetch, route.to_compute) == (None, 80 * BLOCK)
+
+
+def test_a_hot_prefix_spreads_to_a_worker_with_a_shorter_queue():
+    """Computed anew there, it would wait for the queue of the worker that has it."""
+    hot, idle = worker("p0", queue_tokens=1200, put_rate=1000.0), worker("p1")
+    assert routed(TALK, fleet(hot, idle, D), p0=90).prefill == "p0"
+    route = routed(TALK, fleet(hot, idle, D), SHARING, p0=90)
+    assert (route.prefill, route.fetch.source, route.fetch.blocks) == ("p1", "p0", 90)
+    busy, free = worker("d0", running=5), worker("d1")
+    assert routed(TALK, fleet(idle, busy, free), SHARING, d0=90, d1=90).fetch.source == "d1"
+    one = routed(TALK, fleet(worker("u0", running=40), worker("u1")), replace(Policy(), kv_sharing="Auto"), u0=90)
+    assert (one.decode, one.fetch.source) == ("u1", "u0")

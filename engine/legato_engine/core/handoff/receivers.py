@@ -1,11 +1,13 @@
-"""Sequences handed off to this worker: reserved, granted, written by a peer, adopted."""
+"""Sequences handed off to this worker, and cached blocks that it fetches: reserved, granted, written by a peer."""
 
 from collections.abc import Iterable
 
 from legato_engine.core.handoff import tokens as handoff_tokens
+from legato_engine.core.handoff.fetch_log import FetchLog
 from legato_engine.core.reporting.outbox import Outbox
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer
+from legato_engine.scheduler.requests.limits import RequestRejected
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.agent import TransferAgent
@@ -13,7 +15,7 @@ from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_protocol.wire import transports
 from legato_protocol.wire.block_hash import root
-from legato_protocol.wire.stream import Peer
+from legato_protocol.wire.stream import KVSource, Peer
 
 
 class HandoffReceivers:
@@ -22,7 +24,10 @@ class HandoffReceivers:
     Forwards the scheduler's grants to the agent, and the agent's events to the scheduler.
     """
 
-    def __init__(self, incoming: IncomingHandoffs, agent: TransferAgent, outbox: Outbox, *, kv_revision: str) -> None:
+    def __init__(
+        self, incoming: IncomingHandoffs, agent: TransferAgent, outbox: Outbox, fetches: FetchLog, *, kv_revision: str
+    ) -> None:
+        self.fetches = fetches
         self._incoming = incoming
         self._agent = agent
         self._outbox = outbox
@@ -37,7 +42,7 @@ class HandoffReceivers:
     @property
     def keys(self) -> frozenset[str]:
         """Keys of the requests whose sequences are expected here."""
-        return frozenset([transfer.request.id for transfer in self._rooms.values()])
+        return frozenset([transfer.request.id for transfer in self._rooms.values() if not transfer.fetch])
 
     def uses(self, room: int) -> bool:
         """True if a sequence is expected under this room, or its blocks are not free yet."""
@@ -48,19 +53,39 @@ class HandoffReceivers:
         assert request.room is not None
         self._rooms[request.room] = self._incoming.reserve(request, source, now)
 
+    def fetch(self, request: Request, source: KVSource, now: float) -> bool:
+        """Fetches cached blocks that `request` begins with; False if none are lacking, or there is no room for them."""
+        try:
+            transfer = self._incoming.fetch(request, source, now)
+        except RequestRejected:
+            self.fetches.refuse()
+            return False
+        if transfer is None:
+            return False
+        self._rooms[source.room] = transfer
+        self.fetches.begin(transfer)
+        return True
+
     def grant(self) -> None:
         """Grants reserved blocks to senders, and revokes grants whose blocks are needed here."""
         for transfer in self._incoming.grants():
-            request = transfer.request
-            assert request.room is not None
-            parent = root(self._kv_revision, request.adapter, request.cache_salt)
-            windows = [WindowBlocks(table.first, table.blocks) for table in transfer.windows]
-            self._agent.grant(
-                request.room, request.attempt, transfer.source, transfer.blocks, transfer.cached, parent, windows
-            )
+            self._grant(transfer)
         for transfer in self._incoming.revocations():
             assert transfer.request.room is not None
             self._agent.revoke(transfer.request.room)
+        for room, transfer in list(self._rooms.items()):
+            if transfer.fetch and transfer.state is IncomingState.ABANDONED:  # before it was granted
+                self._drop(room, transfer)
+
+    def _grant(self, transfer: IncomingTransfer) -> None:
+        request, agent = transfer.request, self._agent
+        assert request.room is not None
+        windows = [WindowBlocks(table.first, table.blocks) for table in transfer.windows]
+        where = request.room, request.attempt, transfer.source, transfer.blocks, transfer.cached
+        if transfer.fetch:
+            agent.fetch(*where, request.hashes, windows)
+        else:
+            agent.grant(*where, root(self._kv_revision, request.adapter, request.cache_salt), windows)
 
     def end(self, transfers: Iterable[IncomingTransfer], reason: str) -> None:
         """The scheduler has abandoned these transfers: they were cancelled, or their deadline passed."""
@@ -68,6 +93,8 @@ class HandoffReceivers:
             room = transfer.request.room
             assert room is not None
             self._agent.abort(room, reason)
+            if transfer.fetch:
+                self.fetches.fail(transfer, "late")
             if transfer.state is IncomingState.ABANDONED:
                 del self._rooms[room]
 
@@ -81,6 +108,8 @@ class HandoffReceivers:
             del self._rooms[event.room]
         else:
             self._incoming.on_revoked(transfer)
+            if transfer.fetch:
+                self._drop(event.room, transfer)
 
     def on_writing_began(self, event: WritingBegan) -> None:
         """The sender has started to write, so the grant is no longer revoked."""
@@ -95,6 +124,10 @@ class HandoffReceivers:
             return ()
         if transfer.over:
             self._incoming.on_released(transfer)  # ended here while it was being committed
+            return ()
+        if transfer.fetch:
+            self._incoming.keep(transfer, event.final.computed, event.firsts)
+            self.fetches.complete(transfer, event)
             return ()
         request = transfer.request
         try:
@@ -119,6 +152,9 @@ class HandoffReceivers:
         if transfer is None or transfer.over:
             return
         self._incoming.abandon(transfer)
+        if transfer.fetch:
+            self.fetches.abort(transfer, event.cause)
+            return
         self.failed += event.wanted
         self._outbox.report_abort(transfer.request.id, event)
 
@@ -127,3 +163,8 @@ class HandoffReceivers:
         transfer = self._rooms.pop(event.room, None)
         if transfer is not None:
             self._incoming.on_released(transfer)
+
+    def _drop(self, room: int, transfer: IncomingTransfer) -> None:
+        """Running sequences needed the blocks of a fetch."""
+        del self._rooms[room]
+        self.fetches.fail(transfer, "no_room")

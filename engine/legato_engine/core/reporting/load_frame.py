@@ -27,6 +27,7 @@ def load_frame(
     adapters: tuple[str, ...] = (),
     restore_seconds: tuple[float, ...] = (),
     stretch: float = 1.0,
+    put_rate: float = 0.0,
 ) -> Load:
     """Combines the scheduler's load with values that only the core knows.
 
@@ -67,6 +68,7 @@ def load_frame(
         prompts=load.prompts,
         prompt_tokens=load.prompt_tokens,
         restore_seconds=restore_seconds,
+        put_rate=put_rate,
     )
 
 

@@ -126,11 +126,12 @@ class LoadReporter:
             adapters=handler.adapters.loaded,
             restore_seconds=(self._times.per_restored,) if load.host.slots else (),
             stretch=self._slices.stretch,
+            put_rate=handler.handoffs.agent.put_rate() if handler.handoffs else 0.0,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
         handoffs = self._handler.handoffs
-        return CoreTotals(
+        totals = CoreTotals(
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
@@ -147,6 +148,18 @@ class LoadReporter:
             accepted=self._accepted,
             tiers={"host": self._tier(load.host)} if load.host.slots else {},
             slice_wait=self._slices.waited,
+        )
+        if handoffs is None:
+            return totals
+        fetches = handoffs.receivers.fetches
+        return msgspec.structs.replace(
+            totals,
+            kv_fetches=fetches.completed,
+            kv_fetched_blocks=fetches.blocks,
+            kv_fetched_bytes=fetches.bytes,
+            kv_fetch_seconds=fetches.seconds,
+            kv_lent_blocks=handoffs.lenders.lent_blocks,
+            failed_kv_fetches=dict(fetches.failures),
         )
 
     def _tier(self, counts: TierCounts) -> TierTotals:

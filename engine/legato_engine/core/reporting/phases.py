@@ -68,6 +68,11 @@ class PhaseLog:
         }
         self._ended.append(TracedPhase(request.trace, "handoff", granted, now, details))
 
+    def add_fetch(self, trace: str, began: float, ended: float, details: dict[str, str | int], error: str = "") -> None:
+        """Adds a fetch of cached blocks that a traced request waited for, alongside its other phases."""
+        if trace:
+            self._ended.append(TracedPhase(trace, "kv_fetch", began, ended, details, error))
+
     def on_failed(self, key: str, attempt: int, code: str) -> None:
         """Ends the current phase of a failed attempt with the error code."""
         for request in [r for r in self._open if r.id == key and r.attempt == attempt]:

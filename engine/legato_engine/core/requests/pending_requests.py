@@ -1,4 +1,4 @@
-"""Requests that wait for their grammar to be compiled or their adapter to be loaded, before they are scheduled."""
+"""Requests that wait for their grammar, their adapter or cached blocks of another worker before they are scheduled."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ class PendingRequest:
     frame: Generate | Prefill | Decode
     arrival: float
     paused: bool = False
+    fetched: bool = False  # its fetch of cached blocks was started, if it has one
 
     @property
     def deadline(self) -> float:

@@ -67,7 +67,7 @@ class RequestHandler:
 
     @property
     def pending(self) -> int:
-        """Requests that wait for a grammar or an adapter."""
+        """Requests that wait for a grammar, an adapter or cached blocks of another worker."""
         return len(self._pending)
 
     @property
@@ -106,6 +106,8 @@ class RequestHandler:
             part: Part = "decode" if request.room is None else "prefill"
             self._fail(request, "deadline", "its deadline has passed", part, retry=False)
         for transfer in ended.incoming:
+            if transfer.fetch:
+                continue
             why = "its deadline passed while it waited for its KV"
             self._fail(transfer.request, "deadline", why, "transfer", retry=False)
         self._end(ended, "deadline")
@@ -155,7 +157,9 @@ class RequestHandler:
                 self._migrate(gateway, frame)
 
     def begin_pending(self) -> None:
-        """Begins requests whose grammar is compiled and whose adapter is loaded; keeps the grants of the others."""
+        """Begins requests whose grammar is compiled, adapter loaded and fetch over; keeps the grants of the others."""
+        if self.handoffs is not None and self.handoffs.receivers.fetches.take_ended():
+            self._recheck = True
         self._begin_ready()
         self.adapters.release()  # after that: an adapter that was just loaded is for requests that wait for it
         prefills = self._pending.prefills()
@@ -204,15 +208,19 @@ class RequestHandler:
             self.scheduler.pause(key, frame.attempt, True)
 
     def _prepare(self, pending: PendingRequest, request: Request, part: Part) -> bool:
-        """Gives the request its grammar and adapter; False if it has to wait for them, or has failed."""
+        """Gives the request its grammar and adapter, and fetches cached blocks that it begins with.
+
+        False if it has to wait for any of these, or has failed.
+        """
         params, digest = request.params, request.adapter
+        fetching = self._fetch(pending, request)
         grammar = self._grammars.ask(params) if params.grammar else None
         adapter = self.adapters.ask(digest) if digest else None
         if isinstance(grammar, str):
             self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
         elif isinstance(adapter, str):
             self._fail(request, "internal", adapter, part, retry=True)
-        elif not (params.grammar and grammar is None) and not (digest and adapter is None):
+        elif not (fetching or (params.grammar and grammar is None) or (digest and adapter is None)):
             request.grammar = compilations.position(grammar) if grammar is not None else None
             request.loaded_adapter = adapter
             return True
@@ -221,6 +229,18 @@ class RequestHandler:
         else:
             self._pending.add(pending)
         return False
+
+    def _fetch(self, pending: PendingRequest, request: Request) -> bool:
+        """Begins the fetch that the gateway asked for, unless that was done before; True while it goes on."""
+        source = None if isinstance(pending.frame, Decode) else pending.frame.fetch
+        if source is None or self.handoffs is None:
+            return False
+        receivers, waiting = self.handoffs.receivers, len(self._pending)
+        if not pending.fetched:
+            pending.fetched = True
+            if waiting < self.scheduler.limits.max_waiting and not self._uses(source.room):
+                receivers.fetch(request, source, pending.arrival)
+        return receivers.fetches.running(source.room)
 
     def _submit(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
         if isinstance(frame, Decode):

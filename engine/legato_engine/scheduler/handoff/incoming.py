@@ -3,8 +3,9 @@
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer
+from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer, prefix_of
 from legato_engine.scheduler.queueing.admission import AdmissionControl
 from legato_engine.scheduler.queueing.queue import Key
 from legato_engine.scheduler.requests.block_tables import BlockTables
@@ -12,13 +13,16 @@ from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLi
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission
-from legato_protocol.wire.stream import Peer
+from legato_protocol.wire.stream import KVSource, Peer
 
 Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]
 
 
 class IncomingHandoffs:
-    """The receiver's side of hand-offs. Transfers with blocks occupy their blocks and slots like running sequences."""
+    """The receiver's side of hand-offs and fetches.
+
+    Transfers with blocks occupy their blocks like running sequences and, unless they are fetches, a slot.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,26 @@ class IncomingHandoffs:
         self._queue(transfer)
         return transfer
 
+    def fetch(self, request: Request, source: KVSource, now: float) -> IncomingTransfer | None:
+        """Allocates blocks for cached ones of `source` that `request` begins with and this worker lacks.
+
+        They are granted next. None if nothing is lacking. Raises RequestRejected if there is no room for them.
+        `request` itself stays as it is: it may start at any time.
+        """
+        size = self._limits.block_size
+        count = min(source.blocks, (len(request.tokens) - 1) // size)
+        hashes = self._tables.hashes(request, count)[:count]
+        prefix = prefix_of(request, source.room, hashes, size, now + source.seconds)
+        matched = self._tables.match(prefix, count)
+        if matched.count >= count or request.scoring:
+            return None
+        if not self._admission.fits(self._tables.missing(prefix, matched, count), 0):
+            raise RequestRejected("overloaded", f"no room for {count - matched.count} blocks of a fetch")
+        self._registry.arrive(prefix, now)
+        transfer = IncomingTransfer(prefix, source.peer, fetch=True)
+        self._open(transfer, matched, count)
+        return transfer
+
     def grants(self) -> tuple[IncomingTransfer, ...]:
         """Allocates blocks for pending transfers. Returns transfers with new blocks, to which sources may write.
 
@@ -94,6 +118,7 @@ class IncomingHandoffs:
         """Returns granted transfers whose blocks are needed here; the caller revokes them.
 
         They keep their blocks until the source answers: `on_revoked`, or `on_written` if it had started to write.
+        A fetch is not granted again.
         """
         revocations, self._revocations = self._revocations, []
         return tuple(revocations)
@@ -149,6 +174,20 @@ class IncomingHandoffs:
         self._tables.move_windows(request, firsts)  # earlier blocks may not have been written
         self._registry.run(request)
         return tuple(self._deliver(request, sampled))
+
+    def keep(self, transfer: IncomingTransfer, computed: int, firsts: Sequence[int]) -> None:
+        """A fetch has brought the blocks of the first `computed` tokens: they are cached here from now on.
+
+        `firsts` as for `adopt`.
+        """
+        self._end(transfer, IncomingState.ADOPTED)
+        request = transfer.request
+        request.blocks, transfer.blocks = transfer.blocks, []
+        request.windows, transfer.windows = transfer.windows, ()
+        request.stored, request.computed = transfer.cached, max(computed, transfer.cached * self._limits.block_size)
+        self._tables.move_windows(request, firsts)
+        self._tables.store(request)
+        self._tables.release(request)
 
     def abandon(self, transfer: IncomingTransfer) -> None:
         """Ends a cancelled or failed transfer. Blocks that its source may write to are quarantined until `on_released`.
@@ -217,7 +256,7 @@ class IncomingHandoffs:
         holding = [transfer for transfer in self._holding if not transfer.over]
         quarantined = [transfer for transfer in self._holding if transfer.state is IncomingState.QUARANTINED]
         assert len(holding) + len(quarantined) == len(self._holding), "a transfer that is over is held"
-        assert self._admission.reserved == {transfer.request for transfer in holding}
+        assert self._admission.reserved == {transfer.request for transfer in holding if not transfer.fetch}
         assert self._tables.pool.counts().quarantined == sum(len(transfer.blocks) for transfer in quarantined)
 
     # ── internals ──
@@ -231,25 +270,30 @@ class IncomingHandoffs:
         growth = self._admission.growth(request, held)
         if not self._admission.make_room(request, matched, blocks, growth):
             return False
+        self._open(transfer, matched, blocks)
+        request.reserved_blocks = held + growth
+        self._admission.reserve(request)
+        return True
+
+    def _open(self, transfer: IncomingTransfer, matched: CachedPrefix, blocks: int) -> None:
+        request = transfer.request
         transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)
-        request.reserved_blocks = held + growth
         transfer.blocks, request.blocks = request.blocks, []
         transfer.windows, request.windows = request.windows, ()
         transfer.cached = matched.count
-        self._admission.reserve(request)
         self._holding.append(transfer)
-        return True
 
     def _queue(self, transfer: IncomingTransfer) -> None:
         key = self._registry.queue.key(transfer.request)
         insort(self._pending, (key, transfer), key=lambda entry: entry[0])
 
     def _requeue(self, transfer: IncomingTransfer) -> None:
-        """Frees the transfer's blocks, to which no source writes, and queues it again."""
-        self._end(transfer, IncomingState.PENDING)
+        """Frees the transfer's blocks, to which no source writes, and queues it again; a fetch is over."""
+        self._end(transfer, IncomingState.ABANDONED if transfer.fetch else IncomingState.PENDING)
         self._free(transfer)
-        self._queue(transfer)
+        if not transfer.fetch:
+            self._queue(transfer)
 
     def _end(self, transfer: IncomingTransfer, state: IncomingState) -> None:
         """Ends the reservation of blocks and slots for the transfer's sequence."""

@@ -1,15 +1,16 @@
-"""One record for each transfer of a sequence's KV: its state, its blocks, and the allowed moves.
+"""One record for each transfer of KV: its state, its blocks, and the allowed moves.
 
 The scheduler creates and moves the records, since the states decide which blocks are kept; the core passes them to the
 transfer agent. A move that is not in the table raises. Messages to peers are in `legato_engine.transfer`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.requests.request import Request
+from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.stream import Peer
 
 
@@ -38,6 +39,7 @@ INCOMING_MOVES: Mapping[tuple[IncomingState, IncomingState], str] = {
     (In.ALLOCATED, In.ABANDONED): "cancelled",
     (In.GRANTED, In.REVOKING): "the blocks are needed here",
     (In.REVOKING, In.PENDING): "the source returned them",
+    (In.REVOKING, In.ABANDONED): "the source returned the blocks of a fetch",
     (In.GRANTED, In.WRITING): "first write",
     (In.REVOKING, In.WRITING): "first write, too late to revoke",
     (In.GRANTED, In.ADOPTED): "all KV was here already",
@@ -54,12 +56,15 @@ INCOMING_MOVES: Mapping[tuple[IncomingState, IncomingState], str] = {
 class IncomingTransfer:
     """A sequence whose KV comes from `source`, and the blocks that are reserved for it, also in tables of `windows`.
 
+    Of a `fetch`, `request` never runs: it names full blocks, which are only cached here once they have arrived.
+
     The sequence's first `cached` blocks were cached here and are not transferred; the last block may be after the
     sequence's known tokens. In quarantine, `blocks` are only those that the source may still write to, of all groups.
     """
 
     request: Request  # runs after the transfer; its tokens are those that the gateway knows
     source: Peer
+    fetch: bool = False
     state: IncomingState = IncomingState.PENDING
     blocks: list[int] = field(default_factory=list)
     windows: tuple[WindowTable, ...] = ()
@@ -188,3 +193,20 @@ def outgoing_of(request: Request) -> OutgoingTransfer | None:
     transfer = request.outgoing
     assert transfer is None or isinstance(transfer, OutgoingTransfer)
     return transfer
+
+
+def prefix_of(request: Request, room: int, hashes: Sequence[bytes], block_size: int, deadline: float) -> Request:
+    """The full blocks of these hashes at the beginning of `request`, as the request of a fetch, which never runs."""
+    tokens = request.tokens[: len(hashes) * block_size]
+    return Request(
+        f"fetch for {request.id}",
+        request.attempt,
+        tokens,
+        len(tokens),
+        SamplingParams(max_tokens=1, seed=0),
+        deadline,
+        trace=request.trace,
+        room=room,
+        hashes=list(hashes),
+        reserved_blocks=len(hashes),
+    )

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.groups import first_block
@@ -15,14 +16,20 @@ from legato_protocol.wire.block_hash import child, root
 from legato_protocol.wire.packed_tokens import pack_tokens
 
 
+class MovedBlocks(Protocol):
+    """A user of blocks that steps may still move blocks into or out of: `moving` of them are not processed."""
+
+    moving: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step in flight: the requests of its rows, its moves, requests that wait for them, and blocks to free once it is
-    processed."""
+    """A step in flight: the requests of its rows, its moves, users of blocks that wait for them, and blocks to free
+    once it is processed."""
 
     requests: frozenset[Request]
     moves: tuple[Move, ...]
-    moving: list[Request]
+    moving: list[MovedBlocks]
     freed: list[list[int]] = field(default_factory=list)
 
 
@@ -63,7 +70,7 @@ class BlockTables:
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
         self._flights: deque[_Flight] = deque()
-        self._moving: list[Request] = []  # they wait for moves that no step has taken yet
+        self._moving: list[MovedBlocks] = []  # they wait for moves that no step has taken yet
         self.computing: dict[bytes, Request] = {}  # the request that will store the block of this hash
         self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence started
 
@@ -92,8 +99,8 @@ class BlockTables:
         self._copied.clear()
         for blocks in flight.freed:
             self.pool.release(blocks)
-        for request in flight.moving:
-            request.moving -= 1
+        for user in flight.moving:
+            user.moving -= 1
 
     # ── content ──
 
@@ -164,7 +171,16 @@ class BlockTables:
         request.stored = matched.count
         request.computed = matched.count * self.block_size
         request.writable = 0
-        self._await_moves(request)
+        self.await_moves(request)
+
+    def await_moves(self, user: MovedBlocks) -> None:
+        """Counts the last step that has moves, or will have them, as one that the user of blocks waits for."""
+        if self.pool.host.pending:
+            self._moving.append(user)
+            user.moving += 1
+        elif flight := next((flight for flight in reversed(self._flights) if flight.moves), None):
+            flight.moving.append(user)
+            user.moving += 1
 
     def first_blocks(self, position: int) -> tuple[int, ...]:
         """The first block that a token at `position` sees, in each group with a window."""
@@ -325,15 +341,6 @@ class BlockTables:
                 self.pool.restore(next(left), block)
             blocks.append(block)
         return blocks + fresh
-
-    def _await_moves(self, request: Request) -> None:
-        """Counts the last step that has moves, or will have them, as one that the request waits for."""
-        if self.pool.host.pending:
-            self._moving.append(request)
-            request.moving += 1
-        elif flight := next((flight for flight in reversed(self._flights) if flight.moves), None):
-            flight.moving.append(request)
-            request.moving += 1
 
     def _missing_of_windows(self, request: Request, end: int) -> list[int]:
         """Number of blocks that each window's table lacks up to block `end`, or, in a prompt, for a window and a chunk.

@@ -25,6 +25,7 @@ class BlockPut:
     after: DeviceEvent | None = None
     group: int = 0
     pulled: bool = False  # the receiver copies the blocks, so nothing is written
+    began: float = 0.0  # on the sender's clock
     sums: Sequence[int] = ()  # of the blocks' bytes, once known
 
 

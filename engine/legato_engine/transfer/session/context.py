@@ -12,6 +12,7 @@ from legato_engine.transfer.link import Link
 from legato_engine.transfer.node.interface import NodeMemory, PeerArena
 from legato_engine.transfer.session.counts import TransferTotals
 from legato_engine.transfer.session.events import TransferEvent
+from legato_engine.transfer.session.put_rate import PutRate
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class TransferContext:
     node: NodeMemory = field(default_factory=NodeMemory)
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
+    put_rate: PutRate = field(default_factory=PutRate)
     last_step: DeviceEvent | None = None  # once done, earlier steps no longer read or write blocks
 
     @property

@@ -32,6 +32,21 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksAsked:
+    """Sender: a peer asks for cached blocks: `TransferAgent.lend` sends them, and `abort` refuses.
+
+    `hashes[i]` is the hash of a sequence's block number `first + i`. In groups with a window, the receiver has room for
+    the blocks from `firsts` on.
+    """
+
+    room: int
+    attempt: int
+    first: int
+    hashes: tuple[bytes, ...]
+    firsts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GrantRevoked:
     """The grant was revoked before anything was written.
 
@@ -62,7 +77,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Receiver: every block is verified, and the sender is notified. The sequence belongs to this worker now."""
+    """Receiver: every block is verified, and the sender is notified. The sequence belongs to this worker now.
+
+    Of a fetch, there is no sequence: the first `final.computed` tokens' blocks are here.
+    """
 
     room: int
     attempt: int
@@ -101,4 +119,4 @@ class Released:
     attempt: int
 
 
-TransferEvent = Granted | GrantRevoked | WritingBegan | Committed | Arrived | Aborted | Released
+TransferEvent = BlocksAsked | Granted | GrantRevoked | WritingBegan | Committed | Arrived | Aborted | Released

@@ -24,6 +24,7 @@ class IncomingSession(SessionRecord):
     firsts: tuple[int, ...] = ()  # the first block, cached or not, of each group with a window
     cached: int = 0
     root: bytes = b""
+    wanted: tuple[bytes, ...] = ()  # hashes of all of the sequence's blocks, if it is a fetch
     serial: int = 0
     since: float = 0.0
     claimed: dict[int, int] = field(default_factory=dict)  # the sender's checksum of each written one of `blocks`
@@ -73,8 +74,8 @@ class IncomingSession(SessionRecord):
     def count_wrong(self, final: handoff.Final, block_size: int, awaited: list[tuple[int, int, int]]) -> int:
         """Number of blocks whose bytes do not match the sender's checksums for the tokens of `final`."""
         tokens = final.token_ids[: final.computed * 4]
-        hashes = block_hash.chain(tokens, block_size, self.root)
-        if final.computed % block_size:
+        hashes = list(self.wanted) or block_hash.chain(tokens, block_size, self.root)
+        if not self.wanted and final.computed % block_size:
             parent = hashes[-1] if hashes else self.root
             hashes.append(block_hash.child(parent, tokens[final.computed // block_size * block_size * 4 :]))
         return sum(

@@ -11,7 +11,7 @@ from legato_engine.transfer.session.events import Arrived, Released, WritingBega
 from legato_engine.transfer.session.incoming import IncomingSession
 from legato_engine.transfer.session.lifecycle import Action, Session, SessionEvent, SessionState
 from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRegistry
-from legato_protocol.wire import handoff
+from legato_protocol.wire import block_hash, handoff
 from legato_protocol.wire.stream import Peer
 
 _QUARANTINED = frozenset((SessionState.ABORTING, SessionState.FENCING))
@@ -41,8 +41,12 @@ class Receiver:
         cached: int,
         root: bytes,
         windows: Sequence[WindowBlocks] = (),
+        wanted: Sequence[bytes] = (),
     ) -> None:
-        """Lets the peer write to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table."""
+        """Lets the peer write to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table.
+
+        `wanted` are the hashes of all blocks of a fetch.
+        """
         self._check_tables(table, cached, windows)
         written = [table[cached:], *[window.since(cached).blocks for window in windows]]
         blocks = tuple([block for each in written for block in each])
@@ -56,6 +60,7 @@ class Receiver:
             return
         self._serial += 1
         into.blocks, into.cached, into.root, into.serial = blocks, cached, root, self._serial
+        into.wanted = tuple(wanted)
         into.firsts = tuple([window.first for window in windows])
         into.spans = spans_of([cached, *[max(first, cached) for first in into.firsts]], [*map(len, written)])
         into.since = self._context.clock()
@@ -233,7 +238,7 @@ class Receiver:
         if into.state is not SessionState.VERIFYING:
             return
         needed = -(-message.computed // self._context.block_size)
-        fits = needed <= into.cached + into.spans[0].count and message.computed * 4 <= len(message.token_ids)
+        fits = needed <= into.cached + into.spans[0].count and self._has_tokens(into, message)
         fits = fits and all(map(le, into.firsts, self._first_blocks(into, message)))
         if message.blocks != needed or not fits or message.computed < 0:
             self._reject(into, "the sender's last message contradicts the grant or itself")
@@ -241,6 +246,12 @@ class Receiver:
         into.final, into.final_at = message, self._context.clock()
         self.sessions.extend_lease(into)
         self._try_commit(into)
+
+    def _has_tokens(self, into: IncomingSession, message: handoff.Final) -> bool:
+        """True if the tokens of all blocks are known: from the message or, in a fetch of whole blocks, here."""
+        if into.wanted:
+            return message.computed % self._context.block_size == 0
+        return message.computed * 4 <= len(message.token_ids)
 
     def _try_commit(self, into: IncomingSession) -> None:
         if into.state is not SessionState.VERIFYING or into.final is None or into.landing:
@@ -278,7 +289,8 @@ class Receiver:
                 blocks, *others = (into.places[span.offset :][: span.count] for span in into.spans)
                 windows = tuple(map(handoff.GrantedWindow, into.firsts, others))
                 pulls, name = into.pulled_from is not None, into.name
-                grant = handoff.Grant(*name, blocks, into.cached, lease, into.serial, windows, pulls)
+                wanted = block_hash.join(list(into.wanted[into.cached :]))
+                grant = handoff.Grant(*name, blocks, into.cached, lease, into.serial, windows, pulls, wanted)
                 self.sessions.send(into, grant)
             case Action.SEND_REVOKE:
                 self.sessions.send(into, handoff.Revoke(*into.name, into.serial))

@@ -11,7 +11,7 @@ from legato_engine.transfer.blocks.puts import BlockPut
 from legato_engine.transfer.blocks.spans import WindowBlocks
 from legato_engine.transfer.link import PutDone, PutFailed, PutSpan
 from legato_engine.transfer.session.context import TransferContext
-from legato_engine.transfer.session.events import Committed, Granted
+from legato_engine.transfer.session.events import BlocksAsked, Committed, Granted
 from legato_engine.transfer.session.lifecycle import Action, SessionEvent, SessionState
 from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_protocol.wire import block_hash, handoff
@@ -128,6 +128,29 @@ class Sender:
         out.final = handoff.Final(*out.name, token_ids, computed, tuple(tokens), out.next_block)
         self._settle(out)
 
+    def lend(
+        self,
+        room: int,
+        attempt: int,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        windows: Sequence[WindowBlocks] = (),
+    ) -> bool:
+        """Sends cached blocks that a parked grant asks for, from its first one on, and `Final`; False if it is over."""
+        out = self.sessions.get((room, attempt))
+        if out is None or out.state is not SessionState.PARKED or out.grant is None or out.connection is None:
+            return False
+        first, end = out.grant.cached, out.grant.cached + len(blocks)
+        self.expect(room, attempt, Peer(*self._context.peers.identity(out.connection), b""), b"")
+        if not out.renewed:
+            return False
+        out.next_block = first
+        self.push(room, first, blocks, hashes, windows)
+        out.final = handoff.Final(*out.name, b"", end * self._context.block_size, (), end)
+        out.finished_at = self._context.clock()
+        self._settle(out)
+        return True
+
     def unwritten(self, room: int) -> int:
         out = self._granted(room)
         return sum(len(put.blocks) for put in out.puts.values()) if out else 0
@@ -175,6 +198,9 @@ class Sender:
         if isinstance(event, PutFailed):
             self._fail(out, SessionEvent.PUT_FAILED, SessionFailure("broken", f"could not write: {event.reason}"))
         elif out.state is SessionState.PUSHING:
+            now = self._context.clock()
+            if not put.pulled:
+                self._context.put_rate.measure(len(put.blocks), now - put.began, now)
             self._announce(out, put)
         self._settle(out)
 
@@ -211,13 +237,17 @@ class Sender:
         if grant.serial <= out.last_serial or out.grant is not None:
             return
         readable = bool(self._context.node.neighbours.node)
-        if len(grant.windows) != len(self._context.first_blocks(0)) or (grant.pulls and not readable):
+        asked = len(grant.wanted) in (0, len(grant.blocks) * block_hash.HASH_BYTES)
+        if len(grant.windows) != len(self._context.first_blocks(0)) or (grant.pulls and not readable) or not asked:
             self._context.totals.bad_messages += 1
             return
         out.grant = grant
         self._bind(out, connection)
         self.sessions.begin_lease(out)
         self.sessions.step(out, SessionEvent.GOT_GRANT)
+        if grant.wanted and out.state is SessionState.PARKED:
+            hashes, firsts = tuple(block_hash.split(grant.wanted)), tuple([each.first for each in grant.windows])
+            self._context.outbox.append(BlocksAsked(*out.key, grant.cached, hashes, firsts))
 
     def _return_grant(self, out: OutgoingSession, connection: int, serial: int) -> None:
         if out.state in _REVOCABLE:
@@ -253,6 +283,7 @@ class Sender:
                 context.last_step,
                 group,
                 grant.pulls,
+                began=context.clock(),
             )
             self._by_tag[put.tag] = out
             out.puts[put.tag] = put

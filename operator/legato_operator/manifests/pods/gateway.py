@@ -145,6 +145,7 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         str(spec.routing.local_prefill_below_tokens),
         "--when-prefill-unavailable",
         spec.routing.when_prefill_unavailable,
+        *(["--kv-sharing=Off"] if spec.routing.kv_sharing == "Off" else ()),
         *_objectives(service),
         *([f"--max-duration={durations.text(spec.gateway.max_duration)}"] if spec.gateway.max_duration else ()),
         *_changed_flags(spec.routing.weights, _WEIGHT_FLAGS),
