@@ -46,7 +46,7 @@ def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
             abandoned=transfer_port.abandoned(core.ready.hello.address) if core else 0,
             tls_invalid=any(files.problem for files in tls),
             kernel_fallback=bool(core and core.ready.fallback),
-            transport_fallback=bool(core and core.ready.transport_fallback),
+            transport_fallback=bool(core and core.transport_fallback),
         )
         return Response(text, media_type=_EXPOSITION)
 
@@ -126,8 +126,8 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         "formats": core.ready.formats,
         "fallback": core.ready.fallback,
         "transport": hello.transport,
-        "transport_reason": core.ready.transport_reason,
-        "transport_fallback": core.ready.transport_fallback,
+        "transport_reason": core.transport_reason,
+        "transport_fallback": core.transport_fallback,
         "block_size": hello.block_size,
         "num_blocks": hello.num_blocks,
         "max_length": hello.max_length,

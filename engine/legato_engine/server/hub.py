@@ -64,6 +64,20 @@ class CoreView:
         tiers = {tier: StoredHashes(hello.epoch, tier) for tier in (kv_events.ARENA, *hello.tiers)}
         return cls(ready, tiers, offer=ready.offer)
 
+    @property
+    def unreadable(self) -> str:
+        """The reason why blocks of workers on this node take the transport instead of memory, or ""."""
+        count = self.status.totals.transfer.get("unreadable_peers", 0) if self.status else 0
+        return f"the memory of {count} workers of this node cannot be read" if count else ""
+
+    @property
+    def transport_reason(self) -> str:
+        return "; ".join(filter(None, (self.ready.transport_reason, self.unreadable)))
+
+    @property
+    def transport_fallback(self) -> bool:
+        return self.ready.transport_fallback or bool(self.unreadable)
+
     def snapshot(self) -> list[bytes]:
         """Encoded pages of all tiers."""
         return [page for stored in self.stored.values() for page in stored.snapshot()]

@@ -116,9 +116,10 @@ class Bench:
         loop.time = lambda: clock() + self._ahead  # type: ignore[method-assign]
 
     @staticmethod
-    def status(*, draining=False, idle=False, order=0, **fields):
+    def status(*, draining=False, idle=False, order=0, transfer=None, **fields):
         load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
-        return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle, order=order, **fields)
+        totals = CoreTotals(steps=3, output_tokens=4, transfer=transfer or {})
+        return CoreStatus(load, totals, idle, order=order, **fields)
 
     @staticmethod
     def generate(id="r", tokens=(1, 2, 3), **params):

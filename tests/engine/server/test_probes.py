@@ -49,6 +49,16 @@ async def test_kernels_and_transports_that_are_not_used_are_reported_with_the_re
     assert ready.endswith("hand-offs by memory" + ("" if fallback else why))
 
 
+async def test_memory_of_the_node_that_cannot_be_read_is_a_fallback_for_as_long_as_it_lasts(bench):
+    core = await bench.core(transport_reason="RDMA: no device")
+    await core.say(IterationReport(status=bench.status(transfer={"unreadable_peers": 2})))
+    await bench.reported()
+    state = await bench.state()
+    assert state["transport_reason"] == "RDMA: no device; the memory of 2 workers of this node cannot be read"
+    assert state["transport_fallback"]
+    assert "legato_worker_transport_fallback 1.0" in await bench.metrics()
+
+
 async def test_state_and_metrics_show_what_the_core_said(bench):
     core = await bench.core()
     report = HandoffReport("r", 1, 9, "p0", 4, 1, 4096, 0.01, 0.001, "memory")

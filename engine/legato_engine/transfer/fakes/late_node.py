@@ -22,7 +22,7 @@ class LateNeighbours:
 
     def __init__(self, network: Network, epoch: str, arena: ArenaMemory, closed: float = 0.0) -> None:
         """`closed` is the probability that an arena cannot be opened."""
-        self.unreadable = 0
+        self._failed: set[int] = set()
         self._network = network
         self._closed = closed
         self._opening: set[int] = set()
@@ -32,6 +32,10 @@ class LateNeighbours:
     @property
     def readable(self) -> int:
         return len(self._arenas)
+
+    @property
+    def unreadable(self) -> int:
+        return len(self._failed)
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Everybody is trusted."""
@@ -50,6 +54,7 @@ class LateNeighbours:
     def leave(self, connection: int) -> None:
         self._opening.discard(connection)
         self._arenas.pop(connection, None)
+        self._failed.discard(connection)
 
     def poll(self) -> None:
         pass
@@ -68,7 +73,7 @@ class LateNeighbours:
             return
         self._opening.remove(connection)
         if self._network.chance(self._closed):
-            self.unreadable += 1
+            self._failed.add(connection)
         else:
             self._arenas[connection] = self._network.arenas[epoch]
 

@@ -33,7 +33,7 @@ class Neighbours(Protocol):
 
     @property
     def unreadable(self) -> int:
-        """Number of connections, since start, to workers of this node whose arena could not be opened."""
+        """Number of connections to workers of this node whose arena could not be opened."""
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Accepts these tokens of visitors."""

@@ -52,7 +52,8 @@ class DoorNeighbours:
     def __init__(self, own: OwnArena, clock: Callable[[], float], folder: Path = FOLDER) -> None:
         """Raises OSError if there cannot be a door in `folder`."""
         self.node = _BOOT_ID.read_text().strip()
-        self.unreadable = 0
+        self._failed: set[int] = set()
+        self._logged = False
         self._own = own
         self._clock = clock
         self._folder = folder
@@ -73,6 +74,10 @@ class DoorNeighbours:
     def readable(self) -> int:
         return len(self._arenas)
 
+    @property
+    def unreadable(self) -> int:
+        return len(self._failed)
+
     def trust(self, tokens: Sequence[str]) -> None:
         self._tokens = tuple(tokens)
 
@@ -83,7 +88,7 @@ class DoorNeighbours:
             visit = Visit(self._folder, ArenaOwner(hello.worker, hello.epoch), token.text)
         except OSError as error:
             absent = isinstance(error, FileNotFoundError)
-            self._fail(hello.worker, "no shared IPC namespace (hostIPC)" if absent else str(error))
+            self._fail(connection, hello.worker, "no shared IPC namespace (hostIPC)" if absent else str(error))
             return
         self._visits[connection] = visit, self._clock() + PATIENCE, hello.worker
         self._watch()
@@ -96,6 +101,7 @@ class DoorNeighbours:
 
     def leave(self, connection: int) -> None:
         self._arenas.pop(connection, None)
+        self._failed.discard(connection)
         self._end(connection)
 
     def poll(self) -> None:
@@ -107,14 +113,14 @@ class DoorNeighbours:
             try:
                 arena = self._result(visit)
             except (OSError, ValueError) as error:
-                self._fail(worker, str(error))
+                self._fail(connection, worker, str(error))
             else:
                 if arena is not None:
                     self._arenas[connection] = arena
                 elif now < due:
                     continue
                 else:
-                    self._fail(worker, f"no answer within {PATIENCE:g} s")
+                    self._fail(connection, worker, f"no answer within {PATIENCE:g} s")
             self._end(connection)
         self._watch()
 
@@ -144,9 +150,10 @@ class DoorNeighbours:
             for fd in fds:
                 os.close(fd)
 
-    def _fail(self, worker: str, reason: str) -> None:
-        self.unreadable += 1
-        if self.unreadable == 1:
+    def _fail(self, connection: int, worker: str, reason: str) -> None:
+        self._failed.add(connection)
+        if not self._logged:
+            self._logged = True
             _log.warning("the memory of %s, a worker of this node, cannot be read: %s", worker, reason)
 
     def _end(self, connection: int) -> None:

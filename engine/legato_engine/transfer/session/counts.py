@@ -42,4 +42,4 @@ class Counts:
     bytes_received: int
     bytes_pulled: int  # of `bytes_received`: copied from the memory of workers of the same node
     readable_peers: int  # connections to workers of the same node whose memory is read
-    unreadable_peers: int  # connections, since start, to workers of the same node whose memory cannot be read
+    unreadable_peers: int  # connections to workers of the same node whose memory cannot be read
