@@ -13,6 +13,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -66,20 +67,21 @@ class Worker:
 
 
 def send(pipe: Connection, way: str, blocks: int) -> None:
-    """Runs the sender: hands off one sequence for each room that it is sent."""
+    """Runs the sender: hands off one sequence for each room that it is sent, until the receiver ends."""
     worker = Worker(f"sender-{way}-{os.getpid()}", way, blocks)
     pipe.send(worker.peer)
     tokens = pack_tokens(range(blocks * BLOCK_SIZE))
     hashes = block_hash.chain(tokens, BLOCK_SIZE, ROOT)
-    while asked := pipe.recv():
-        room, peer = asked
-        begin = time.process_time()
-        worker.agent.expect(room, 1, peer, ROOT)
-        worker.wait(Granted)
-        worker.agent.push(room, 0, range(blocks), hashes)
-        worker.agent.finish(room, tokens, blocks * BLOCK_SIZE, ())
-        worker.wait(Committed)
-        pipe.send(time.process_time() - begin)
+    with suppress(EOFError):
+        while True:
+            room, peer = pipe.recv()
+            begin = time.process_time()
+            worker.agent.expect(room, 1, peer, ROOT)
+            worker.wait(Granted)
+            worker.agent.push(room, 0, range(blocks), hashes)
+            worker.agent.finish(room, tokens, blocks * BLOCK_SIZE, ())
+            worker.wait(Committed)
+            pipe.send(time.process_time() - begin)
 
 
 def receiver(way: str, blocks: int) -> Callable[[int], tuple[float, float]]:
