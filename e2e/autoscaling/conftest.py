@@ -12,8 +12,8 @@ from kube import Namespace, Object
 from samples import Samples, violations
 from service import Service
 
-# A prompt of 100 tokens takes 0.85 s. 16 sequences decode within 90 % of the objective, on one worker. Steps are long, so
-# that the delays of a busy machine, which workers measure as a part of them, are small beside them.
+# A prompt of 100 tokens takes 0.85 s. 16 sequences decode within 90 % of the objective, on one worker. Steps are long
+# beside the delays of a busy machine, which workers measure as a part of them.
 STEP = {"perStep": 0.1, "perRow": 0.05, "perContext": 0, "perToken": 0.0065, "perPair": 0}
 SCALING = {
     "mode": "Managed",
