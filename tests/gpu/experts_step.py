@@ -58,7 +58,7 @@ class MadeExperts:
     def grouped_form(self, name: str) -> GroupedForm | None:
         return made_codes.form_of(self._form, self.shape(name)[1]) if self._form else None
 
-    def grouped(self, name: str) -> Grouped | None:
+    def grouped(self, name: str, _place: torch.device | None = None) -> Grouped | None:
         return self.codes.get(name)
 
     def read(self, name: str, out: torch.Tensor) -> None:

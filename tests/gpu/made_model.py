@@ -89,7 +89,7 @@ class MadeCodes(MadeWeights):
     def grouped_form(self, name: str) -> GroupedForm | None:
         return form_of(self._form, self._shapes[name][1]) if name in self.quantized() else None
 
-    def grouped(self, name: str) -> Grouped | None:
+    def grouped(self, name: str, _place: torch.device | None = None) -> Grouped | None:
         if name not in self.quantized():
             return None
         with torch.random.fork_rng():

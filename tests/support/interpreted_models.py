@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from tiny_families import FAMILIES
 from tiny_models import RandomCheckpoint, llama, prompt
 
@@ -43,7 +44,7 @@ class RandomCodes(RandomCheckpoint):
     def grouped_form(self, name: str) -> GroupedForm | None:
         return made_codes.form_of(self._form, self.shape(name)[1]) if name in self.quantized() else None
 
-    def grouped(self, name: str) -> Grouped | None:
+    def grouped(self, name: str, _place: torch.device | None = None) -> Grouped | None:
         return made_codes.made(self._form, *self.shape(name)) if name in self.quantized() else None
 
 

@@ -1,8 +1,14 @@
 """Random matrices as codes and scales, as files of each quantized type hold them."""
 
+from dataclasses import replace
+
 import torch
 
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.grouped import Grouped
 from legato_engine.weights.packed import Packed, Scales
+
+PLACES = [torch.device(kind) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
 
 TYPES = "Q4_1", "Q4_K", "Q8_0", "Q5_1", "Q5_K", "Q6_K"
 
@@ -28,3 +34,22 @@ def packed(kind: str, outputs: int, inputs: int, draw: torch.Generator | None = 
     if kind == "Q5_K":
         codes &= 31
     return Packed(8, codes, scales(1 / 16), scales() if kind.startswith("Q5") else None)
+
+
+def grouped(checkpoint: Checkpoint, name: str) -> Grouped | None:
+    """The codes of the mapped file. The same are read to each device."""
+    mapped = checkpoint.grouped(name)
+    for place in PLACES:
+        read = checkpoint.grouped(name, place)
+        assert (read is None) == (mapped is None)
+        if read is not None and mapped is not None:
+            assert read.codes.device.type == place.type
+            assert torch.equal(_on_host(read).floats(), mapped.floats())
+    return mapped
+
+
+def _on_host(weight: Grouped) -> Grouped:
+    def host(scales: Scales | None) -> Scales | None:
+        return scales and Scales(scales.values.cpu(), None if scales.factors is None else scales.factors.cpu())
+
+    return replace(weight, codes=weight.codes.cpu(), scale=host(weight.scale), minimum=host(weight.minimum))

@@ -97,7 +97,7 @@ class Shapes(Checkpoint):
     def grouped_form(self, name: str) -> GroupedForm | None:
         return self._weights.grouped_form(name)
 
-    def grouped(self, name: str) -> Grouped | None:
+    def grouped(self, name: str, _place: torch.device | None = None) -> Grouped | None:
         key = self._shapes[name], self.grouped_form(name)
         if key not in self._codes and (codes := self._weights.grouped(name)) is not None:
             self._codes[key] = codes

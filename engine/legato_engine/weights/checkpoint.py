@@ -71,8 +71,12 @@ class Checkpoint(ABC):
         self.shape(name)
         return None
 
-    def grouped(self, name: str) -> Grouped | None:
-        """The tensor as codes in any groups if it is quantized so, else None. Raises MissingTensor."""
+    def grouped(self, name: str, place: torch.device | None = None) -> Grouped | None:
+        """The tensor as codes in any groups if it is quantized so, else None. Raises MissingTensor.
+
+        With `place`, several threads read codes straight to that device, where they are unpacked; scales may be
+        elsewhere. Otherwise, they are read from the mapped file.
+        """
         self.shape(name)
         return None
 

@@ -7,7 +7,7 @@ _DOUBLED = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 def doubled(codes: torch.Tensor) -> torch.Tensor:
     """Codes uint8 0 … 15 → twice their numbers, int8."""
-    return _DOUBLED[codes.int()]
+    return _DOUBLED.to(codes.device)[codes.int()]
 
 
 def floats(codes: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.gguf_parts import GgufPart
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
+from legato_engine.weights.reading.span_reader import SpanReader
 from legato_protocol.model_files.gguf_header import TensorInfo
 
 Type = GGMLQuantizationType
@@ -32,6 +33,7 @@ _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bf
 TYPES = (*_FLOATS, *gguf_blocks.KINDS)
 _PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
 _PARTS = 32  # per task of a thread
+_PART_THERE = 1 << 24  # the same on a device
 
 # llama.cpp interleaves rotary pairs.
 _REORDERED = (
@@ -68,6 +70,7 @@ class GgufFile(Checkpoint):
             str(path),
         )
         self._tensors = gguf_tensors.by_name(tensors, architecture, self.config.predictors)
+        self._reader = SpanReader()
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return self._spans
@@ -93,8 +96,17 @@ class GgufFile(Checkpoint):
     def read(self, name: str, out: torch.Tensor) -> None:
         info = self._info(name)
         kind, inputs = Type(info.type), info.shape[-1]
-        if kind in _FLOATS or out.device.type != "cpu":
+        if out.is_meta:
             super().read(name, out)
+            return
+        if kind in _FLOATS:
+            if self._heads(name) or not (out.is_cuda or out.dtype == _FLOATS[kind]):
+                super().read(name, out)
+            else:
+                self._reader.read(self._parts[info.name].path, _span(info), _FLOATS[kind], out)
+            return
+        if out.is_cuda:
+            self._dequantize_there(name, out)
             return
         rows = self._rows(name)
         into, inference = out.view(len(rows), inputs), torch.is_inference_mode_enabled()
@@ -108,6 +120,17 @@ class GgufFile(Checkpoint):
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             deque(pool.map(fill, range(0, len(rows), most * _PARTS)), 0)
 
+    def release(self) -> None:
+        self._reader.close()
+
+    def _dequantize_there(self, name: str, out: torch.Tensor) -> None:
+        """Reads the packed rows to the device of `out`, and dequantizes them there in parts."""
+        info, rows = self._info(name), self._rows(name, out.device)
+        into = out.view(len(rows), info.shape[-1])
+        most = max(1, _PART_THERE // info.shape[-1])
+        for first in range(0, len(rows), most):
+            into[first : first + most] = self._dequantized(info, rows[first : first + most])
+
     def packed(self, name: str) -> Packed | None:
         info = self._info(name)
         kind = Type(info.type)
@@ -119,10 +142,15 @@ class GgufFile(Checkpoint):
         kind = Type(self._info(name).type)
         return gguf_blocks.KINDS[kind].bits if kind in gguf_blocks.KINDS else None
 
-    def grouped(self, name: str) -> Grouped | None:
-        kind, packed = Type(self._info(name).type), self.packed(name)
+    def grouped(self, name: str, place: torch.device | None = None) -> Grouped | None:
+        info = self._info(name)
+        kind = Type(info.type)
+        if kind not in gguf_blocks.KINDS:
+            return None
+        rows = self._rows(name, place)
+        packed = self._unpacked(info, rows)
         if kind is Type.MXFP4:
-            return gguf_blocks.grouped_fp4(self._rows(name))
+            return gguf_blocks.grouped_fp4(rows)
         return None if packed is None else grouped.from_packed(packed, symmetric=kind is Type.Q4_0)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
@@ -140,7 +168,9 @@ class GgufFile(Checkpoint):
     def _dequantized(self, info: TensorInfo, rows: torch.Tensor) -> torch.Tensor:
         """float32 [out, in]. Raises CorruptModel."""
         packed = self._unpacked(info, rows)
-        return packed.floats() if packed is not None else torch.from_numpy(dequantize(rows.numpy(), Type(info.type)))
+        if packed is not None:
+            return packed.floats()
+        return torch.from_numpy(dequantize(rows.cpu().numpy(), Type(info.type))).to(rows.device)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
@@ -163,11 +193,16 @@ class GgufFile(Checkpoint):
         values = torch.frombuffer(self._data(info), dtype=kind, count=math.prod(info.shape), offset=info.offset)
         return values.view(info.shape)
 
-    def _rows(self, name: str) -> torch.Tensor:
-        """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]."""
+    def _rows(self, name: str, place: torch.device | None = None) -> torch.Tensor:
+        """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]. Several threads read them to `place`;
+        without one, they are mapped."""
         info = self._info(name)
         size = gguf_tensors.byte_size(info)
-        raw = torch.frombuffer(self._data(info), dtype=torch.uint8, count=size, offset=info.offset)
+        if place is None:
+            raw = torch.frombuffer(self._data(info), dtype=torch.uint8, count=size, offset=info.offset)
+        else:
+            raw = torch.empty(size, dtype=torch.uint8, device=place)
+            self._reader.read(self._parts[info.name].path, _span(info), torch.uint8, raw)
         return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
 
 

@@ -59,13 +59,13 @@ def _nibbles(packed: Bytes, run: int) -> Bytes:
 def _bit_planes(packed: Bytes, run: int, bits: int) -> Bytes:
     """[blocks, bytes] → values of `bits` each: of every `run` bytes first the lowest bits, then the next ones."""
     runs = packed.view(len(packed), -1, 1, run)
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(1, 1, -1, 1)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device).view(1, 1, -1, 1)
     return (runs >> shifts & (1 << bits) - 1).view(len(packed), -1)
 
 
 def _fifth_bits(blocks: Bytes, first: int) -> Bytes:
     """32 bits, lowest first, as uint8 0 or 16."""
-    shifts = torch.arange(8, dtype=torch.uint8)
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
     return ((blocks[:, first : first + 4, None] >> shifts & 1) << 4).view(len(blocks), 32)
 
 

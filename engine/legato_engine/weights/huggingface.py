@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DTYPES = tuple(_TYPES)
+_CODES = {"I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 # Multimodal models (`keys.MULTIMODAL`): prefixes of the text model's tensors, as older and newer versions of
@@ -103,6 +104,17 @@ class HuggingFaceFolder(Checkpoint):
             super().read(name, out)
         else:
             self._reader.read(stored.file, self._spans[stored.file][stored.name], dtype, out)
+
+    def read_to(self, name: str, place: torch.device, index: int | None = None) -> torch.Tensor:
+        """The tensor in its own dtype, or its part at `index` of the first axis, read by several threads."""
+        stored = self._at(name)
+        span, shape = self._spans[stored.file][stored.name], tuple(stored.slice().get_shape())
+        if index is not None:
+            size = span.size // shape[0]
+            span, shape = FileSpan(span.start + index * size, size), shape[1:]
+        out = torch.empty(span.size, dtype=torch.uint8, device=place)
+        self._reader.read(stored.file, span, torch.uint8, out)
+        return out.view({**_TYPES, **_CODES}[self.dtype(name)]).view(shape)
 
     def release(self) -> None:
         self._reader.close()

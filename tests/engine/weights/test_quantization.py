@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import packed_weights
 import pytest
 import quantized_folders as folders
 import torch
@@ -55,7 +56,7 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
             assert torch.equal(packed.floats(), values[each])
             parts = [scales.values for scales in (packed.scale, packed.minimum) if scales is not None]
             assert KEPT[name] == packed.bits + sum(8 * part.nbytes for part in parts) / packed.codes.numel()
-        grouped, form = checkpoint.grouped(each), checkpoint.grouped_form(each)
+        grouped, form = packed_weights.grouped(checkpoint, each), checkpoint.grouped_form(each)
         assert grouped is not None
         assert form is not None
         assert torch.equal(grouped.floats(), values[each])
@@ -246,7 +247,8 @@ def test_experts_in_blocks_are_those_that_transformers_dequantizes(tmp_path: Pat
 
     assert checkpoint.quantized() == {each for each in values if ".experts." in each and each.endswith(".weight")}
     for each in checkpoint.quantized():
-        packed, grouped, form = checkpoint.packed(each), checkpoint.grouped(each), checkpoint.grouped_form(each)
+        packed, form = checkpoint.packed(each), checkpoint.grouped_form(each)
+        grouped = packed_weights.grouped(checkpoint, each)
         assert packed is not None
         assert grouped is not None
         assert torch.equal(packed.floats(), values[each])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import packed_weights
 import pytest
 import quantized_folders as folders
 import torch
@@ -39,6 +40,7 @@ def test_weights_are_rounded_while_loading_as_tools_round_them(tmp_path: Path, n
         packed = checkpoint.packed(each)
         assert (packed is None) == (bits is None)
         assert packed is None or torch.equal(packed.floats(), checkpoint.tensor(each))
+        assert (packed_weights.grouped(checkpoint, each) is None) == (each not in checkpoint.quantized())
 
 
 def test_only_finite_weights_that_are_not_quantized_are_rounded(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class HostLane:
 @pytest.fixture(params=[1, 3], ids=["one thread", "threads"])
 def reader(request, monkeypatch):
     monkeypatch.setattr(span_reader, "PIECE", PIECE)
+    monkeypatch.setattr(span_reader, "_LEAST", PIECE // 4)
     reader = SpanReader(HostLane, request.param)
     yield reader
     reader.close()

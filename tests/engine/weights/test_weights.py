@@ -9,6 +9,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import packed_weights
 import pytest
 import quantized_folders as folders
 import tiny_files as files
@@ -21,6 +22,7 @@ from tiny_models import RandomCheckpoint
 
 from legato_engine import errors
 from legato_engine.models.config import ModelConfig, from_huggingface
+from legato_engine.weights import gguf_blocks
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 
@@ -61,14 +63,23 @@ def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
         parts = [part for each in (packed.scale, packed.minimum) if each for part in (each.values, each.factors)]
         scales = sum(8 * part.nbytes for part in parts if part is not None)
         assert checkpoint.packed_bits(name) == packed.bits + scales / packed.codes.numel()
-        grouped, grouped_form = checkpoint.grouped(name), checkpoint.grouped_form(name)
+        grouped, grouped_form = packed_weights.grouped(checkpoint, name), checkpoint.grouped_form(name)
         assert grouped is not None
         assert grouped_form is not None
         assert torch.equal(grouped.floats(), checkpoint.tensor(name))
         assert (grouped_form.element, grouped_form.group) == (grouped.element, packed.group)
+        checkpoint._dequantize_there(name, dequantized := torch.empty(checkpoint.shape(name)))  # as on a GPU
+        assert torch.equal(dequantized, checkpoint.tensor(name))
         assert grouped_form.bits == grouped.bits == KEPT_BY_GPUS.get(kind, checkpoint.packed_bits(name))
     norm = "model.norm.weight"
     assert (checkpoint.packed(norm), checkpoint.packed_bits(norm)) == (None, None)
+
+
+@pytest.mark.parametrize("kind", gguf_blocks.KINDS, ids=lambda kind: kind.name)
+def test_blocks_are_unpacked_where_they_are(kind: Type) -> None:
+    """An operation of a device with a tensor of the host would fail."""
+    blocks = torch.empty(6, gguf.GGML_QUANT_SIZES[kind][1], dtype=torch.uint8, device="meta")
+    assert gguf_blocks.KINDS[kind].unpack(blocks).codes.is_meta
 
 
 def test_numbers_beyond_float16_are_no_codes(tmp_path: Path) -> None:
@@ -343,7 +354,7 @@ def test_a_gguf_of_gpt_oss_in_mxfp4_is_its_folder(tmp_path: Path) -> None:
     for each in file.names():
         assert torch.equal(file.tensor(each), folder.tensor(each))
     for each in file.quantized():
-        packed, grouped = file.packed(each), file.grouped(each)
+        packed, grouped = file.packed(each), packed_weights.grouped(file, each)
         assert packed is not None
         assert grouped is not None
         assert torch.equal(packed.floats(), folder.tensor(each))

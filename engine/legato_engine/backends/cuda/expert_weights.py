@@ -55,23 +55,26 @@ def _codes(
     checkpoint: Checkpoint, names: Names, memory: ProductMemory, change: Callable[[Grouped], Grouped]
 ) -> CodeMatrix:
     """The codes of all experts, with scales as `change` returns them."""
-    first = _expert(checkpoint, names[0], change)
-    matrix = packed(first, memory.device.place)
+    place = memory.device.place
+    first = _expert(checkpoint, names[0], place, change)
+    matrix = packed(first, place)
     stacks = [None if field is None else field.new_empty(len(names), *field.shape) for field in _fields(matrix)]
     for number, projections in enumerate(names):
-        weight = _expert(checkpoint, projections, change)
+        weight = _expert(checkpoint, projections, place, change)
         _check_alike(first, weight, projections[0])
-        for stack, field in zip(stacks, _fields(packed(weight, memory.device.place)), strict=True):
+        for stack, field in zip(stacks, _fields(packed(weight, place)), strict=True):
             if stack is not None and field is not None:
                 stack[number] = field
     return _with_fields(matrix, stacks)
 
 
-def _expert(checkpoint: Checkpoint, names: tuple[str, ...], change: Callable[[Grouped], Grouped]) -> Grouped:
+def _expert(
+    checkpoint: Checkpoint, names: tuple[str, ...], place: torch.device, change: Callable[[Grouped], Grouped]
+) -> Grouped:
     """The codes of an expert's projections, with interleaved outputs."""
     parts = []
     for name in names:
-        codes = checkpoint.grouped(f"{name}.weight")
+        codes = checkpoint.grouped(f"{name}.weight", place)
         if codes is None:
             raise UnusableFormat(f"{name}.weight is not quantized as other experts are; all must be alike")
         parts.append(change(codes))
@@ -114,7 +117,11 @@ def _widened(weight: Grouped) -> Grouped:
     if weight.element not in (Element.INT4, Element.INT8) or weight.scale.factors is not None or weight.minimum:
         return weight
     values = weight.scale.values
-    zeros = torch.full(values.shape, weight.zero, dtype=torch.int8) if weight.zeros is None else weight.zeros
+    zeros = (
+        torch.full(values.shape, weight.zero, dtype=torch.int8, device=values.device)
+        if weight.zeros is None
+        else weight.zeros
+    )
     return replace(weight, scale=Scales(values.float()), zero=ZERO[weight.element], zeros=zeros)
 
 

@@ -174,7 +174,7 @@ def _projection(checkpoint: Checkpoint, name: str, memory: ProductMemory) -> _Pr
     weight = f"{name}.weight"
     form, shape = checkpoint.grouped_form(weight), checkpoint.shape(weight)
     product = products.choose(form, shape, memory.dtype, memory.device.chip)
-    codes = None if product is None else checkpoint.grouped(weight)
+    codes = None if product is None else checkpoint.grouped(weight, memory.device.place)
     return _Projection(name) if codes is None else _Projection(name, product, codes)
 
 

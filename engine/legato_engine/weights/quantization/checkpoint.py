@@ -68,8 +68,8 @@ class QuantizedCheckpoint(Checkpoint):
     def packed_bits(self, name: str) -> float | None:
         return self._weights[name].packed_bits if name in self._weights else self._source.packed_bits(name)
 
-    def grouped(self, name: str) -> Grouped | None:
-        return self._weights[name].grouped() if name in self._weights else self._source.grouped(name)
+    def grouped(self, name: str, place: torch.device | None = None) -> Grouped | None:
+        return self._weights[name].grouped(place) if name in self._weights else self._source.grouped(name, place)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
         return self._weights[name].grouped_form if name in self._weights else self._source.grouped_form(name)

@@ -33,8 +33,10 @@ class ExpertBlocks(Fp4Weight):
         _, outputs, groups, _ = folder.shape(module + BLOCKS)
         self.shape = len(range(*part.rows.indices(outputs))), groups * GROUP
 
-    def _stored(self) -> torch.Tensor:
-        return self._folder.entry(self._module + BLOCKS, self._part.expert)[self._part.rows].flatten(1)
+    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
+        name, expert = self._module + BLOCKS, self._part.expert
+        blocks = self._folder.entry(name, expert) if place is None else self._folder.read_to(name, place, expert)
+        return blocks[self._part.rows].flatten(1)
 
     def _exponents(self) -> torch.Tensor:
         return self._folder.entry(self._module + SCALES, self._part.expert)[self._part.rows]

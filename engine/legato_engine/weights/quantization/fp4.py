@@ -78,8 +78,8 @@ class Fp4Weight(QuantizedWeight):
         scales = self._scales()
         return 8.5 if torch.equal(scales.half().float(), scales) else None
 
-    def grouped(self) -> Grouped:
-        codes = unpack(self._stored(), 4).contiguous()
+    def grouped(self, place: torch.device | None = None) -> Grouped:
+        codes = unpack(self._stored(place), 4).contiguous()
         return Grouped(Element.FLOAT4, codes, GROUP, Scales(self._scales_of_groups()))
 
     @cached_property

@@ -58,8 +58,13 @@ class RoundedWeight(QuantizedWeight):
         fits = self._format.element is Element.INT8 and not self.shape[1] % PACKED_GROUP
         return 8.5 if fits else None
 
-    def _stored(self) -> torch.Tensor:
-        return self._checkpoint.tensor(self._tensor_name)
+    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
+        stored = self._checkpoint.tensor(self._tensor_name)
+        if place is None or stored.device.type != "cpu":
+            return stored
+        out = torch.empty(stored.shape, dtype=stored.dtype, device=place)
+        self._checkpoint.read(self._tensor_name, out)
+        return out
 
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
         part, most = stored[first:last], _LARGEST[self._format.element]

@@ -52,8 +52,8 @@ class QuantizedWeight(ABC):
     _tile: Tile
 
     @abstractmethod
-    def _stored(self) -> torch.Tensor:
-        """The tensor that `_codes` takes, read once for all parts."""
+    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
+        """The tensor that `_codes` takes, read once for all parts, or read to a device as in `Checkpoint.grouped`."""
 
     @abstractmethod
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -107,7 +107,7 @@ class QuantizedWeight(ABC):
             return 5.0
         return 8.5
 
-    def grouped(self) -> Grouped | None:
+    def grouped(self, place: torch.device | None = None) -> Grouped | None:
         """The weight as codes that GPU kernels take; None if groups have different sizes. Raises CorruptModel."""
         if self.grouped_form is None:
             return None
@@ -115,7 +115,7 @@ class QuantizedWeight(ABC):
         rows = torch.arange(outputs) // grid.outputs
         zeros = None if grid.zeros is None else grid.zeros[rows]
         columns = None if self._order() is None else grid.columns
-        codes = self._codes(self._stored(), 0, outputs)
+        codes = self._codes(self._stored(place), 0, outputs)
         try:
             return grouping.grouped(
                 self._format.element, codes, self.grouped_form.group, grid.scales[rows], zeros, columns
@@ -219,8 +219,10 @@ class StoredWeight(QuantizedWeight):
             raise CorruptModel(f"{self._name(suffix)}: a group is {int(wrong[0])}; 0 … {count - 1} are allowed")
         return groups
 
-    def _stored(self) -> torch.Tensor:
-        return self._read(self.suffixes[0])
+    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
+        if place is None:
+            return self._read(self.suffixes[0])
+        return self._folder.read_to(f"{self._module}.{self.suffixes[0]}", place)
 
     def _read(self, suffix: str) -> torch.Tensor:
         return self._folder.tensor(f"{self._module}.{suffix}")

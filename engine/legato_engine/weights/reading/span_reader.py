@@ -17,6 +17,7 @@ from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.reading.lanes import PIECE, CudaLane, Lane
 
 MOST_THREADS = 8
+_LEAST = 1 << 20  # bytes of a piece: of a small tensor, each thread reads a part
 
 
 class SpanReader:
@@ -72,7 +73,8 @@ class SpanReader:
 
     def _each(self, size: int, work: Callable[[int, int], None]) -> None:
         """Calls `work` with the bounds of each piece. Raises an error of it when all pieces have ended."""
-        pieces = [(at, min(at + PIECE, size)) for at in range(0, size, PIECE)]
+        step = min(PIECE, max(_LEAST, -(-size // self._threads // _LEAST) * _LEAST))
+        pieces = [(at, min(at + step, size)) for at in range(0, size, step)]
         if len(pieces) == 1 or self._threads == 1:
             for bounds in pieces:
                 work(*bounds)
