@@ -41,7 +41,8 @@ def compile_missing(work: Callable[[], None], beat: Callable[[], None]) -> None:
         work()
     if not missing:
         return
-    if count := compilers.processes(len(missing)):
+    shared = KernelLocator.scratch is None  # otherwise only this process sees what it compiles
+    if shared and (count := compilers.processes(len(missing))):
         with TemporaryDirectory(prefix="legato-kernels-") as folder:
             file = Path(folder, "list")
             file.write_bytes(pickle.dumps(missing))
