@@ -11,7 +11,7 @@ from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
-LATENCY = 0.02  # seconds of a fetch without its puts: three messages, between steps of both workers
+LATENCY = 0.01  # seconds of a fetch without its puts: three messages, between steps of both workers
 SHARE = 0.5  # of the time that a fetch saves: its budget
 MOST_SOURCES = 4  # compared for each worker
 

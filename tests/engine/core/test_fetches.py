@@ -145,6 +145,7 @@ def test_a_prompt_that_is_scored_fetches_nothing(world):
     assert (here.status.totals.prompt_tokens, there.status.totals.kv_lent_blocks) == (len(TURN), 0)
 
 
+@layers
 @pytest.mark.parametrize("seed", range(times(12)))
 def test_any_schedule_of_fetches_evictions_and_deaths_ends_with_the_right_tokens(make_world, make_runner, seed):
     """Three workers with nearly full arenas ask each other for chats that they may have evicted, over a bad network."""
@@ -152,7 +153,11 @@ def test_any_schedule_of_fetches_evictions_and_deaths_ends_with_the_right_tokens
     faults = Faults(random.choice([0.0, 2.0]), *(random.choice([0.0, 0.1]) for _ in range(3)))
     faults.corrupt_put = random.choice([0.0, 0.3])
     world = make_world(Network(random, faults), lease=8.0)
-    workers = [world.worker(name, blocks=24, growth_tokens=4) for name in "abc"]
+    world.make_runner = make_runner
+    if random.random() < 0.5:  # evicted blocks are kept in the host's memory, and restored
+        world.make_runner = type("Keeping", (make_runner,), {"host_slots": 40})
+    blocks = 24 * (1 + len(make_runner.layout.windows))
+    workers = [world.worker(name, blocks=blocks, growth_tokens=4, max_waiting=20) for name in "abc"]
     asked = {}
     for number in range(12):
         here, there = random.sample(workers, 2)

@@ -131,7 +131,7 @@ def test_the_worker_that_computes_a_prompt_learns_where_its_blocks_are_cached(la
     ((_, frame),) = run.frames(Prefill)
     assert (frame.fetch.peer, frame.fetch.blocks, frame.fetch.seconds) == (run.peer("d1"), 6, pytest.approx(0.048))
     assert frame.fetch.room != frame.room
-    assert "0 tokens cached, 96 fetched from d1 in 0.02 s, 4 to compute" in generation.route.why
+    assert "0 tokens cached, 96 fetched from d1 in 0.01 s, 4 to compute" in generation.route.why
 
 
 def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_notified(lab):
