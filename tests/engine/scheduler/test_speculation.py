@@ -1,6 +1,7 @@
 """Drafts: found in the text, chosen where they pay, and planned only where they disturb nobody."""
 
 import itertools
+import operator
 from random import Random
 
 import pytest
@@ -36,6 +37,7 @@ def growing(text, prompt_len):
         ([5, 1, 2, 3, 7, 6, 1, 2, 4, 7, 5, 1, 2], 1, [3]),  # the longest
         ([9, 1, 2, 1, 2, 1, 2], 5, [1, 2, 1, 2, 1]),  # a loop goes on
         ([1, 1], 2, []),
+        ([1, 1026, 3, 1, 2], 2, []),  # only the hash is the same
         ([1, 1, 1], 2, [1, 1]),
     ],
 )
@@ -51,6 +53,13 @@ def test_chances_are_learned_from_every_token_drafted_or_not():
     assert in_loop[0] ** 4 == pytest.approx(in_loop[3])
     assert in_noise[0] < 0.6
     assert all(first >= second for first, second in itertools.pairwise(in_noise))
+
+
+def test_the_longer_a_repetition_is_the_likelier_it_goes_on():
+    """Three tokens were equal; the drafts are taken for equal, too."""
+    drafter, request = growing([1, 2, 3, 4, 9, 1, 2, 3], 6)
+    expected = itertools.accumulate((0.4, 0.6, 0.6, 0.6, 0.6, 0.8), operator.mul)
+    assert drafter.propose(request, 6).chances == pytest.approx(list(expected))
 
 
 def test_a_long_prompt_is_read_in_parts():
@@ -75,6 +84,7 @@ def drafts(*chances):
         ({}, [(0.9, 0.8), (0.85, 0.1)], 3, [2, 1]),  # the likeliest first
         ({}, [(), (0.9,)], 0, [0, 0]),
         ({2: 1.9}, [(0.9,), (0.9,)], 9, [1, 0]),  # 1 was not tried
+        ({9: 1.2, 14: 40.0}, [(0.9,) * 14], 14, [13]),  # up to 13 are not measured as 14 are
     ],
 )
 def test_as_many_drafts_are_verified_as_pay(times, chances, most, expected):

@@ -49,6 +49,7 @@ def test_what_a_step_should_take_follows_from_those_before_it(tokens):
     step = 6, 1800, tokens, pairs(tokens, 500)
     assert trained().expected(*step) == pytest.approx(seconds(*step), rel=0.1)
     assert trained(speed=0.1).expected(*step) == pytest.approx(seconds(*step, speed=0.1), rel=0.1)
+    assert trained().plain(6, 1800) == pytest.approx(seconds(6, 1800, 0, 0), rel=0.1)
 
 
 def test_before_any_prompt_was_measured_nothing_is_expected_of_one_and_a_chunk_is_a_short_one():
