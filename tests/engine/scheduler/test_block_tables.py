@@ -36,7 +36,9 @@ def test_all_but_the_last_writer_copy(tables):
     requests = forked(tables, 3)
     shared = requests[0].blocks[1]
     tables.begin_step()
+    assert not tables.is_exclusive(requests[0])
     assert [tables.grow(request, 7) for request in requests] == [0, 0, 0]
+    assert tables.is_exclusive(requests[0])
     assert [source for source, _ in tables.copies] == [shared, shared]
     assert requests[2].blocks[1] == shared
     assert [len(set(blocks)) for blocks in zip(*(request.blocks for request in requests), strict=True)] == [1, 3]

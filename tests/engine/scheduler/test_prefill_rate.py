@@ -131,7 +131,7 @@ def test_the_rate_stays_true_when_prompts_change(machine):
         "cold steps do not count",
         "one slow step of a size says little",
         "the machine becomes slower",
-        "… and steps of other sizes were seen last while it was faster",
+        "steps of other sizes were seen last while it was faster",
     ],
 )
 def test_the_rate_stays_true(device, noise, history):
