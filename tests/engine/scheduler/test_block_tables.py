@@ -86,6 +86,16 @@ def test_a_fork_keeps_what_describes_the_sequence():
     assert {name: getattr(fork, name) for name in kept} == kept
 
 
+def test_every_full_block_of_a_window_is_stored():
+    windowed = BlockTables(BlockPool(8, EventLog("epoch"), (8,), 4), SequenceSizes(4, (8,)), kv_revision="revision")
+    request = ask(9).request()
+    windowed.open(request, NOTHING, 3)
+    request.computed = 9
+    windowed.store(request)
+    stored = [windowed.pool.cache.find(block_hash, 1) for block_hash in windowed.hashes(request, 2)]
+    assert stored == [request.windows[0][0], request.windows[0][1]]
+
+
 def test_growing_says_how_much_is_lacking_and_changes_nothing(tables):
     request = ask(4).request()
     tables.open(request, NOTHING, 1)

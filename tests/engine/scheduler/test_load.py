@@ -25,6 +25,7 @@ def test_pending_blocks_are_those_that_waiting_prompts_ask_for():
     worker = Worker(num_blocks=8)
     worker.add(ask(20, max_tokens=2))
     worker.run()  # 5 blocks of it stay cached
+    assert (worker.load.free_blocks, worker.load.cached_blocks) == (3, 5)
     worker.add(ask(9, 500))
     assert worker.load.pending_blocks == 3
     worker.add(Client((*prompt(16), 900), max_tokens=1))

@@ -60,6 +60,12 @@ def test_before_any_prompt_was_measured_nothing_is_expected_of_one_and_a_chunk_i
     assert chunk(cost, 4, 0) == LATE_CHUNK
 
 
+def test_logprobs_of_prompts_cost_what_the_first_ones_took():
+    cost = StepCost()
+    cost.measure_scores(8, 0.5)
+    assert cost.budget(512, 0, 0, TPOT).per_scored == 0.5 / 8
+
+
 def test_a_chunk_grows_in_steps_from_what_was_measured():
     """From one size, nobody knows which part of the time is fixed."""
     cost = StepCost()
