@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from legato_cli.models import model
-from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.block_pool import BlockPool, TierSizes
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.plan import RunnerOptions, make_plan
 from legato_engine.runner.runner import Runner
@@ -55,7 +55,7 @@ class Bench:
         limits = SchedulerLimits(
             "unified", self._block, max_length=self._length, windows=windows, chunk_tokens=self._chunk
         )
-        pool = BlockPool(self.runner.num_blocks, EventLog("epoch"), windows, self._block, host_slots)
+        pool = BlockPool(self.runner.num_blocks, EventLog("epoch"), windows, self._block, TierSizes(host_slots))
         scheduler = Scheduler(limits, pool, "revision")
         return [self._answer(scheduler, prompt) for prompt in prompts]
 

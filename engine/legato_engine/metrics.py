@@ -68,6 +68,7 @@ _TIER_COUNTS = {
     "evicted": ("evicted_blocks", "Blocks that a tier of KV gave up."),
     "save_seconds": ("save_seconds", "Time of copies to a tier of KV."),
     "restore_seconds": ("restore_seconds", "Time of copies from a tier of KV."),
+    "errors": ("errors", "Failed reads and writes of a tier of KV, and refused files."),
 }
 _DRAFTS = {
     "drafted": ("proposed", "Tokens that were drafted and verified."),

@@ -51,6 +51,8 @@ class WorkerSettings:
     block_size: int | None = None  # None: BLOCK_SIZES
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
     host_kv_memory: int = 0  # for blocks that the KV cache evicts
+    disk_kv_path: str | None = None  # folder for blocks that this memory evicts, which survive the worker
+    disk_kv_size: int | None = None
     memory_share: int | None = None  # None: no other program uses the same memory
     chunk_tokens: int | None = None  # None: CHUNK_TOKENS
     slo_tpot: float = 0.1
@@ -179,6 +181,8 @@ _FLAGS: Final = (
         ValueKind("SIZE", sizes.parse, sizes.text),
         "memory of the host for blocks that the KV cache evicts; none if not given",
     ),
+    Flag("--disk-kv-path", flags.text("FOLDER"), "folder for KV blocks in files, which a restarted worker finds again"),
+    Flag("--disk-kv-size", ValueKind("SIZE", sizes.parse, sizes.text), "size of these files of this worker"),
     Flag(
         "--memory-share",
         flags.whole("WORKERS", 1, 1024),
@@ -322,6 +326,10 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError(f"--adapter: {', '.join(twice)} is given more than once")
     if settings.adapters and settings.adapters_file:
         raise SettingsError("--adapter and --adapters-file cannot be given together")
+    if (settings.disk_kv_path is None) != (settings.disk_kv_size is None):
+        raise SettingsError("--disk-kv-path and --disk-kv-size: only allowed together")
+    if settings.disk_kv_path is not None and not settings.host_kv_memory:
+        raise SettingsError("--disk-kv-path: needs --host-kv-memory, through which blocks are read and written")
     if (settings.adapters or settings.adapters_file) and settings.runner == "paced":
         flag = "--adapter" if settings.adapters else "--adapters-file"
         raise SettingsError(f"{flag}: not allowed with --runner paced, which computes nothing")

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.core.frames import CoreStatus, CoreTotals, TierTotals
 from legato_engine.gpus.interface import GpuReading
 from legato_engine.gpus.watch import NoGpus
 from legato_engine.metrics import WorkerMetrics
@@ -22,7 +22,9 @@ def worker() -> WorkerMetrics:
     gpus.readings = (GpuReading("GPU-0", 1, 2, 0.5, 300.0, 700.0, 60.0, {"corrected": 1}, frozenset(), {79: 1}),)
     metrics = WorkerMetrics(gpus, "PromptLookup")
     load = Load(1, 2, 3, 40, 5, 6, 7, 1000.0, 0.01)
-    totals = CoreTotals(steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1})
+    totals = CoreTotals(
+        steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1}, tiers={"host": TierTotals()}
+    )
     metrics.exposition(CoreStatus(load, totals, False), ready=True, gateways=1)
     return metrics
 

@@ -38,6 +38,8 @@ CHANGES: dict[str, Any] = {
     "engine.blockSize": 32,
     "engine.kvCacheMemory": "1Gi",
     "engine.hostKVMemory": "1Gi",
+    "engine.diskKV.path": "/other",
+    "engine.diskKV.size": "2Gi",
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
     "engine.maxRunning": 128,
@@ -215,6 +217,8 @@ def base_for(path: str) -> dict[str, Any]:
         return BASE | {"transfer": {"transport": "RDMA", "rdma": RDMA}}
     if path == "engine.speculation.tokens":
         return BASE | {"engine": {"speculation": {"method": "PromptLookup"}}}
+    if path.startswith("engine.diskKV"):
+        return BASE | {"engine": {"hostKVMemory": "1Gi", "diskKV": {"path": "/kv", "size": "1Gi"}}}
     if path == "engine.profile":
         return BASE | PACED
     if path.startswith(("gateway.httpRoute", "gateway.ingress")):

@@ -6,6 +6,7 @@ So a block that is stale, foreign, shared wrongly or not copied gives other toke
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -14,9 +15,10 @@ from typing import Any
 
 from counted_tokens import check_counts
 
-from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.block_pool import BlockPool, TierSizes
+from legato_engine.kvcache.disk_tier import Order, Outcome, ReadBlock, RemoveBlock
 from legato_engine.kvcache.events import EventLog
-from legato_engine.kvcache.moves import Save
+from legato_engine.kvcache.moves import Content, Save
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.handoff import transfers
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingTransfer
@@ -245,10 +247,12 @@ class Arena:
 class Worker:
     """A scheduler with its arena, and a gateway's view of its events."""
 
-    def __init__(self, num_blocks: int = 32, block_size: int = 4, host_slots: int = 0, **limits: object) -> None:
+    def __init__(
+        self, num_blocks: int = 32, block_size: int = 4, host_slots: int = 0, files: int = 0, **limits: object
+    ) -> None:
         defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
         chosen = SchedulerLimits(block_size=block_size, **defaults | limits)
-        self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size, host_slots)
+        self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size, TierSizes(host_slots, files))
         self.clients: dict[str, Client] = {}
         drafter = Guesses(self.clients) if chosen.drafts else None
         self.scheduler = Scheduler(chosen, self.pool, "revision", drafter)
@@ -257,8 +261,10 @@ class Worker:
         self.now = 0.0
         self.before: StepOutput = ()  # of the step that was processed last
         self.batches: list[Batch] = []
-        self.known: tuple[set[bytes], ...] = (set(), set())  # hashes that a reader of the events knows, by tier
-        self.numbers: tuple[list[int], ...] = ([], [])
+        self.known: tuple[set[bytes], ...] = (set(), set(), set())  # hashes that a reader of the events knows, by tier
+        self.numbers: tuple[list[int], ...] = ([], [], [])
+        self.files: dict[Content, list[int]] = {}
+        self.orders: deque[Order] = deque()  # of files, not carried out
         self.flight: Batch | None = None
         self.output: StepOutput | None = None
         self.next: Batch | None = None  # launched ahead
@@ -432,8 +438,22 @@ class Worker:
                 assert len(table.blocks) <= most, "blocks before a window are kept"
         for event in self.pool.take_events():
             self._read(event)
-        assert self.known == (set(self.pool.cache), self._usable_with_host())
+        assert self.known == (set(self.pool.cache), *self._usable_in_tiers())
         assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in self.numbers)
+
+    def serve_disk(self, count: int = 1 << 20, fault: str = "") -> None:
+        """Carries out this many of the oldest orders; with `fault`, reads and writes fail."""
+        self.orders += self.pool.disk.take_orders()
+        for _ in range(min(count, len(self.orders))):
+            order = self.orders.popleft()
+            if isinstance(order, RemoveBlock):
+                self.files.pop(order.content, None)
+                continue
+            if isinstance(order, ReadBlock):
+                self.arena.slots[order.slot] = [GARBAGE] * 4 if fault else list(self.files[order.content])
+            elif not fault:
+                self.files[order.content] = list(self.arena.slots[order.slot])
+            self.scheduler.on_disk_done(Outcome(order, 0.25, fault))
 
     def write(self, blocks: Mapping[int, Sequence[int]]) -> None:
         """A peer's puts: content by block."""
@@ -452,10 +472,13 @@ class Worker:
         for blocks in (*(row.blocks for row in batch.rows), *windows, *batch.copies):
             assert all(map(self.pool.references, blocks))
 
-    def _usable_with_host(self) -> set[bytes]:
-        """Hashes of all prefixes that arena and slots hold together."""
-        host, stored = self.pool.host, self.pool.cache._blocks[0]
-        return set(host._prefixes.usable({**stored, **host._slot_of[0]})) if host.slots else set()
+    def _usable_in_tiers(self) -> tuple[set[bytes], set[bytes]]:
+        """Hashes of all prefixes that arena and slots hold together, and of those that files complete."""
+        host, disk = self.pool.host, self.pool.disk
+        stored = {**self.pool.cache._blocks[0], **host._slot_of[0]}
+        in_files = {block_hash: 0 for group, block_hash in disk._files if not group}
+        of_host = set(host._prefixes.usable(stored)) if host.slots else set()
+        return of_host, set(disk._prefixes.usable({**stored, **in_files})) if disk.capacity else set()
 
     def _read(self, event: KVEvent) -> None:
         known = self.known[event.tier]

@@ -46,6 +46,8 @@ FIELDS = [
     *(("engine.kvCacheMemory", wrong, "not a valid size") for wrong in ("500m", "0", "1e3")),
     *(("engine.kvCacheMemory", wrong, "1Mi to 1Pi") for wrong in ("0.0Gi", "1023Ki", 512, "1.1Pi", "2000Ti")),
     *(("engine.hostKVMemory", wrong, "1Mi to 1Pi") for wrong in ("0", "512", "Auto", "2Pi")),
+    ("engine.diskKV.path", "kv", "does not match ^/"),
+    ("engine.diskKV.size", "0", "1Mi to 1Pi"),
     ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
     ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16', 'FP8' or 'Float32'"),
     ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"),

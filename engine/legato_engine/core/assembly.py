@@ -4,9 +4,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.compute import ComputeThread
+from legato_engine.core.disk.block_folder import BlockFolder
+from legato_engine.core.disk.disk_thread import DiskThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice, NodeOpener
@@ -14,9 +18,10 @@ from legato_engine.core.loop import CoreParts
 from legato_engine.core.profiling import Profiling
 from legato_engine.core.slices.slices import OwnCores, SharedCores, TimeSlices
 from legato_engine.core.slices.table import TableFull
+from legato_engine.errors import StartFailed
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.block_pool import BlockPool, TierSizes
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import LoadedModel, Progress, StepRunner
 from legato_engine.scheduler.requests.limits import SchedulerLimits
@@ -33,7 +38,7 @@ from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.sampling.parameters import LATER_PARAMS
 from legato_protocol.settings.flags import SettingsError
-from legato_protocol.wire.kv_events import HOST
+from legato_protocol.wire.kv_events import TIERS
 from legato_protocol.wire.stream import OLDEST, Hello
 
 Clock = Callable[[], float]
@@ -62,8 +67,11 @@ def load(
         compute.call(cores.bind)
     runner = model.runner
     limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
-    layout, slots = runner.layout, runner.arena.host.count
-    pool = BlockPool(runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, slots)
+    layout = runner.layout
+    pool = BlockPool(
+        runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, _tier_sizes(settings, runner)
+    )
+    disk = _disk(settings, runner, pool)
     scheduler = Scheduler(limits, pool, runner.kv_revision, model.drafter or drafters.make(settings.speculation))
     carrier = agent = None
     node = NodeChoice()
@@ -82,10 +90,32 @@ def load(
         catalog = AdapterCatalog(adapters, model.open_adapter, clock)
         catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
+    hello = msgspec.structs.replace(hello, tiers=tuple([TIERS.index(name) for name in pool.tier_counts()]))
     profiling = Profiling(compute, model.profiler, clock)
     slices = open_slices(settings, clock)
-    parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, slices, clock)
+    parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, slices, clock, disk)
     return parts, _ready(hello, model, carrier, node, catalog)
+
+
+def _tier_sizes(settings: WorkerSettings, runner: StepRunner) -> TierSizes:
+    """Raises StartFailed for a size that holds no block."""
+    if settings.runner == "paced":
+        return TierSizes()
+    sizes = {"hostKVMemory": settings.host_kv_memory, "diskKV.size": settings.disk_kv_size or 0}
+    for name, size in sizes.items():
+        if 0 < size < runner.layout.block_bytes:
+            raise StartFailed(f"{name} is {size:,} bytes; one block of KV is {runner.layout.block_bytes:,}")
+    return TierSizes(runner.arena.host.count, sizes["diskKV.size"] // runner.layout.block_bytes)
+
+
+def _disk(settings: WorkerSettings, runner: StepRunner, pool: BlockPool) -> DiskThread | None:
+    """Opens the folder of KV in files, whose blocks of an earlier worker are found. Raises StartFailed."""
+    if settings.disk_kv_path is None or not pool.disk.capacity:
+        return None
+    folder = BlockFolder.open(Path(settings.disk_kv_path), runner.kv_revision, runner.layout.block_bytes)
+    contents = folder.contents()
+    pool.disk.adopt(contents, folder.refused)
+    return DiskThread(folder, runner.arena.host.slot)
 
 
 def _ready(
@@ -196,7 +226,6 @@ def _hello(
         layout=str(runner.layout),
         block_size=settings.tokens_per_block,
         windows=runner.layout.windows,
-        tiers=(HOST,) if runner.arena.host.count else (),
         num_blocks=runner.num_blocks,
         max_length=model.max_length,
         address=agent.address if agent else b"",

@@ -119,6 +119,8 @@ class TierTotals(Value, frozen=True):
     evicted: int = 0
     save_seconds: float = 0.0
     restore_seconds: float = 0.0
+    errors: int = 0
+    problem: str = ""  # the last error
 
 
 class CoreTotals(Value, frozen=True):

@@ -18,6 +18,7 @@ from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.compute import Compute
+from legato_engine.core.disk.disk_thread import DiskThread
 from legato_engine.core.frames import Inbox, IterationReport
 from legato_engine.core.handoff.fetch_log import FetchLog
 from legato_engine.core.handoff.lenders import BlockLenders
@@ -59,7 +60,8 @@ IDLE = 0.5  # seconds: the longest silence towards gateways, and the longest del
 
 @dataclass(frozen=True, slots=True)
 class CoreParts:
-    """The collaborators of a core. Without an `agent` it hands nothing off; without a `catalog`, adapters are fixed."""
+    """The collaborators of a core. Without an `agent` it hands nothing off; without a `catalog`, adapters are fixed;
+    without a `disk`, no KV is in files."""
 
     compute: Compute
     runner: StepRunner
@@ -71,6 +73,7 @@ class CoreParts:
     profiling: Profiling
     slices: TimeSlices
     clock: Callable[[], float]
+    disk: DiskThread | None = None
 
 
 class Core:
@@ -82,6 +85,7 @@ class Core:
         self._catalog = parts.catalog
         self._profiling = parts.profiling
         self._slices = parts.slices
+        self._disk = parts.disk
         self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = parts.clock
         self._outbox = Outbox(PhaseLog(parts.clock))
@@ -100,7 +104,7 @@ class Core:
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
         sources = (channel, parts.compute, parts.grammars, parts.adapters, parts.profiling, parts.agent, parts.catalog)
-        for source in (*sources, parts.slices.bell):
+        for source in (*sources, parts.slices.bell, parts.disk):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 
@@ -151,6 +155,10 @@ class Core:
             for event in self._handoffs.agent.poll():
                 with self._profiling.ranges.part(HANDOFF):
                     self._handle_transfer(event, self._handoffs)
+                self._reporter.mark_changed()
+        if self._disk is not None:
+            for outcome in self._disk.take():
+                self._scheduler.on_disk_done(outcome)
                 self._reporter.mark_changed()
         self._handler.expire(now)
 
@@ -242,6 +250,8 @@ class Core:
         if self._handoffs is not None:
             self._handoffs.receivers.grant()
             self._handoffs.lenders.send()
+        if self._disk is not None and (orders := self._scheduler.pool.disk.take_orders()):
+            self._disk.submit(orders, self._runner.written)
         return [batch for batch in batches if batch is not None]
 
     def _schedule_slice(self, now: float) -> Batch | None:

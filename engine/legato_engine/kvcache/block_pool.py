@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from legato_engine.kvcache.disk_tier import DiskTier, TierCounts
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.host_tier import HostTier
 from legato_engine.kvcache.prefix_cache import PrefixCache
 from legato_engine.kvcache.reach import follow_prefixes
-from legato_protocol.wire.kv_events import HOST, KVEvent
+from legato_protocol.wire.kv_events import DISK, HOST, TIERS, KVEvent
 
 _FREE, _TAKEN = b"\x01", b"\x00"
 
@@ -23,6 +24,17 @@ class BlockCounts:
     quarantined: int
 
 
+@dataclass(frozen=True, slots=True)
+class TierSizes:
+    """Blocks that slots of the host and files can keep."""
+
+    slots: int = 0
+    files: int = 0
+
+
+ARENA_ONLY = TierSizes()
+
+
 class BlockPool:
     """Blocks 0 … `size` - 1 of all groups. A block is free, cached (evictable), used (referenced) or quarantined.
 
@@ -31,14 +43,20 @@ class BlockPool:
     """
 
     def __init__(
-        self, size: int, events: EventLog, windows: tuple[int, ...] = (), block_size: int = 1, host_slots: int = 0
+        self,
+        size: int,
+        events: EventLog,
+        windows: tuple[int, ...] = (),
+        block_size: int = 1,
+        tiers: TierSizes = ARENA_ONLY,
     ) -> None:
         """`windows` has a window for each group after the first; blocks hold `block_size` positions. Evicted blocks go
-        to `host_slots`."""
+        to `tiers`."""
         self.size = size
         self.events = events
-        host_events = EventLog(events.epoch, HOST)
-        self.host = HostTier(host_slots, follow_prefixes(windows, block_size, host_events), host_events)
+        of_host, of_disk = EventLog(events.epoch, HOST), EventLog(events.epoch, DISK)
+        self.disk = DiskTier(tiers.files, follow_prefixes(windows, block_size, of_disk), of_disk)
+        self.host = HostTier(tiers.slots, follow_prefixes(windows, block_size, of_host), of_host, self.disk)
         self.cache = PrefixCache(follow_prefixes(windows, block_size, events), self.host)
         self._references = [0] * size
         self._free = bytearray(_FREE) * size  # a byte per block, since bytearray.find finds runs at memchr's speed
@@ -57,7 +75,12 @@ class BlockPool:
 
     def take_events(self) -> tuple[KVEvent, ...]:
         """Returns the changes of all tiers since the last call, in order within each tier."""
-        return self.events.take() + self.host.events.take()
+        return self.events.take() + self.host.events.take() + self.disk.events.take()
+
+    def tier_counts(self) -> dict[str, TierCounts]:
+        """Counts of tiers slower than the arena, by name."""
+        counts = {TIERS[HOST]: self.host.counts(), TIERS[DISK]: self.disk.counts()}
+        return {name: each for name, each in counts.items() if each.slots}
 
     def references(self, block: int) -> int:
         return self._references[block]
@@ -135,6 +158,10 @@ class BlockPool:
             self.take((known,))
             self.release((block,))
         return known
+
+    def has(self, group: int, block_hash: bytes) -> bool:
+        """True if the arena or a slot of the host has this block."""
+        return self.cache.find(block_hash, group) is not None or self.host.has(group, block_hash)
 
     def restore(self, slot: int, block: int) -> None:
         """Plans to fill a block in use from a held slot of the host, and adds it to the prefix cache now."""

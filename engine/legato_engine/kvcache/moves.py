@@ -5,6 +5,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 
+class Content(NamedTuple):
+    """A full block: its hash, its parent's (None: the first of a sequence), and its group."""
+
+    block_hash: bytes
+    parent: bytes | None
+    group: int
+
+
 class Save(NamedTuple):
     """Copies a block of the arena to a slot."""
 

@@ -4,7 +4,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from legato_engine.kvcache.host_tier import Content, HostTier
+from legato_engine.kvcache.host_tier import HostTier
+from legato_engine.kvcache.moves import Content
 from legato_engine.kvcache.reach import Prefixes
 
 

@@ -1,5 +1,6 @@
 """Memory for blocks that the arena evicts: slots in the host's memory, and the moves from and to them."""
 
+import ctypes
 import mmap
 import weakref
 from collections import deque
@@ -87,6 +88,11 @@ class HostSlots:
     @property
     def nbytes(self) -> int:
         return self.slots.numel()
+
+    def slot(self, index: int) -> memoryview:
+        """The bytes of one slot, writable."""
+        size = self.slots.shape[1]
+        return memoryview((ctypes.c_ubyte * size).from_address(self.address + index * size)).cast("B")
 
     def move(self, moves: Sequence[Move]) -> None:
         """Starts these moves, in order; on the host, they are done when it returns."""

@@ -24,6 +24,9 @@ class KVSlots(Protocol):
 
     @property
     def count(self) -> int: ...
+    def slot(self, index: int) -> memoryview:
+        """The bytes of one slot, writable."""
+
     def take_times(self) -> tuple[MoveTime, ...]:
         """Returns the durations of moves that are done and were not returned before."""
 
@@ -32,6 +35,9 @@ class NoSlots:
     """Implements `KVSlots` for a runner that keeps no evicted blocks."""
 
     count = 0
+
+    def slot(self, index: int) -> memoryview:
+        raise IndexError(f"slot {index} of no slots")
 
     def take_times(self) -> tuple[MoveTime, ...]:
         return ()

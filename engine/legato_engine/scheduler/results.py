@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.kvcache.host_tier import TierCounts
+from legato_engine.kvcache.disk_tier import TierCounts
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer
@@ -112,4 +112,4 @@ class SchedulerLoad:
     prompt_tokens: int
     prefill_cost: PrefillCoefficients | None
     decode_cost: DecodeCoefficients | None
-    host: TierCounts
+    tiers: dict[str, TierCounts]  # by name, as in `kv_events.TIERS`

@@ -17,6 +17,7 @@ from traceback import extract_tb
 from typing import NamedTuple
 
 from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.disk_tier import Outcome
 from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.handoff.loans import BlockLoans
@@ -123,6 +124,9 @@ class Scheduler:
         """
         if self._steps:
             raise RuntimeError("a step is in flight")
+        if self.pool.disk.capacity:
+            cost = self._cost.prefill(self.limits.chunk_tokens)
+            self._tables.reads.begin(now, self.limits.block_size / cost.rate if cost and cost.rate else 0.0)
         planned = self._planner.plan(seconds)
         self._speculation.extend(*planned)
         counts = len(self._queue), len(self._registry.running)
@@ -215,6 +219,10 @@ class Scheduler:
         self._cost.measure_scores(step.scored, scoring)
         return result
 
+    def on_disk_done(self, outcome: Outcome) -> None:
+        """A block was read from a file, or written to one."""
+        self._tables.reads.on_done(outcome)
+
     # Ending
 
     def cancel(self, id: str, attempt: int, choices: Collection[int] = (), *, cut_off: bool = False) -> EndedSequences:
@@ -300,7 +308,7 @@ class Scheduler:
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
             shared_prompt_tokens=self._tables.shared_tokens,
-            host=self.pool.host.counts(),
+            tiers=self.pool.tier_counts(),
             paused_blocks=self._admission.paused_blocks(),
             paused=sum([r.paused for r in (*self._registry.running, *self._queue, *self.incoming.waiting)]),
             granted=len(self._admission.reserved),

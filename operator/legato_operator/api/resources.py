@@ -40,6 +40,13 @@ class SpeculationSpec(ManifestPart):
     """Maximum number of tokens drafted of a sequence for one step; fewer or none while more would not pay."""
 
 
+class DiskKVSpec(ManifestPart):
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/")]
+    """Folder on the worker's machine or in its pod, on a local disk; several workers may share it."""
+    size: Memory
+    """Size of each worker's files."""
+
+
 class Engine(ManifestPart):
     image: PodImage | None = None
     """Image of workers; the operator's default if not given. Upgrades of the operator do not change it."""
@@ -49,6 +56,8 @@ class Engine(ManifestPart):
     """Size of each worker's KV cache. Auto uses the memory that weights and workspace leave free at start."""
     host_kv_memory: Annotated[Memory | None, Field(alias="hostKVMemory")] = None
     """Host memory of each worker for blocks that its KV cache evicts and may restore; none if not given."""
+    disk_kv: Annotated[DiskKVSpec | None, Field(alias="diskKV")] = None
+    """Files for blocks of hostKVMemory, which a restarted worker finds again; none if not given."""
     chunk_tokens: ChunkTokens = "Auto"
     """Maximum prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     max_running: MaxRunning = None

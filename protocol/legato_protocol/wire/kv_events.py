@@ -18,7 +18,8 @@ from legato_protocol.wire.stream import Greeting
 
 ARENA: Final = 0  # tiers, from the fastest on: blocks that steps compute with
 HOST: Final = 1  # in the memory of the host
-TIERS: Final = ("arena", "host")  # their names
+DISK: Final = 2  # in files
+TIERS: Final = ("arena", "host", "disk")  # their names
 
 
 class SnapshotRequest(Message, tag="want", frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,13 +23,15 @@ from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import ServerChannel
+from legato_engine.core.disk.block_folder import BlockFolder
+from legato_engine.core.disk.disk_thread import DiskThread
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
 from legato_engine.core.loop import Core, CoreParts
 from legato_engine.core.profiling import Profiling
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.slices.slices import OwnCores, TimeSlices
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.block_pool import BlockPool, TierSizes
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.mailbox import Mailbox
@@ -64,6 +67,7 @@ from legato_protocol.wire.stream import (
 BLOCK = 4
 BLOCKS = 64
 GATEWAY = 7
+REVISION = "0123456789abcdef" * 2  # of KV in files
 STOP = 0
 LIMITS = {"max_length": 200, "max_running": 8, "max_waiting": 4}
 PROMPT = list(range(10, 30))
@@ -307,6 +311,7 @@ class World:
         staged: tuple[int, int, float] | None = None,
         profiler: StepProfiler | None = None,
         slices: TimeSlices | None = None,
+        files: Path | None = None,
         **limits: int,
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
@@ -315,9 +320,12 @@ class World:
         windows, block_size = runner.layout.windows, runner.layout.block_size
         given = {**LIMITS, "chunk_tokens": chunk, "windows": windows, **limits}
         chosen = SchedulerLimits("unified", block_size, **given)
-        slots = runner.arena.host.count
-        pool = BlockPool(blocks or runner.num_blocks, EventLog(epoch), windows, block_size, slots)
+        tiers = TierSizes(runner.arena.host.count, 64 if files else 0)
+        pool = BlockPool(blocks or runner.num_blocks, EventLog(epoch), windows, block_size, tiers)
         scheduler = Scheduler(chosen, pool, runner.kv_revision)
+        folder = BlockFolder.open(files, REVISION, runner.layout.block_bytes) if files else None
+        if folder is not None:
+            pool.disk.adopt(folder.contents(), folder.refused)
         memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
         slots = StagedArena(memory, self.network, Random(1), *staged) if staged else None
         if link is True:
@@ -341,6 +349,7 @@ class World:
             Profiling(compute, profiler or NoProfiler(), self.network.clock),
             slices or OwnCores(),
             self.network.clock,
+            DiskThread(folder, runner.arena.host.slot) if folder is not None else None,
         )
         core = Core(ServerChannel(theirs), parts, pulse)
         peer = Peer(name, epoch, link.address if link else b"")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_engine.errors import TooLittleMemory
@@ -98,6 +98,7 @@ MOVES = st.lists(st.builds(lambda kind, block, slot: Save(block, slot) if kind e
                            st.booleans(), st.integers(0, 6), st.integers(0, 4)), max_size=30)  # fmt: skip
 
 
+@settings(deadline=None)
 @given(MOVES)
 def test_moves_between_blocks_and_slots_are_done_in_their_order(moves):
     """However they are joined: of several moves to one place, the last one counts."""

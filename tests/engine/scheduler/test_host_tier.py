@@ -3,13 +3,14 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.block_pool import BlockPool, TierSizes
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Restore, Save
 from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.scheduler.handoff.transfers import IncomingState
 from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_protocol.wire.load import PrefillCoefficients
 
 OURS, OTHER = prompt(16), prompt(28, 100)
 
@@ -75,7 +76,7 @@ def test_a_prefill_pushes_restored_blocks_only_after_the_step_that_moves_them():
 
 
 def test_a_sequence_without_a_row_in_the_step_that_moves_its_blocks_is_not_handed_over_before():
-    tables = BlockTables(BlockPool(2, EventLog("epoch"), host_slots=4), SequenceSizes(4), "revision")
+    tables = BlockTables(BlockPool(2, EventLog("epoch"), tiers=TierSizes(4)), SequenceSizes(4), "revision")
     first, second = ask(8).request(), ask(8, 100).request()
     tables.open(first, CachedPrefix([], 0), 2)
     first.computed = 8
@@ -90,7 +91,7 @@ def test_a_sequence_without_a_row_in_the_step_that_moves_its_blocks_is_not_hande
     tables.open(third, CachedPrefix([], 0), 1)
     assert tables.in_flight(third), "its block, which plans no move itself, may be one that the step saves"
     tables.end_step()
-    assert not (tables.in_flight(second) or tables.in_flight(third))
+    assert [tables.in_flight(second), tables.in_flight(third)] == [False, False]
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -141,3 +142,55 @@ def test_counts_are_those_of_the_moves():
     assert counts.saved == sum(isinstance(move, Save) for move in moves)
     assert counts.restored == sum(isinstance(move, Restore) for move in moves)
     assert counts.evicted > 0
+
+
+def in_files(**limits):
+    """A worker whose host holds few blocks, and that has OURS in files only."""
+    worker = evicted(host_slots=8, files=64, **limits)
+    worker.serve_disk()
+    for start in (200, 300):
+        served(worker, prompt(28, start))
+        worker.serve_disk()
+    assert not any(map(worker.pool.host.has, [0] * 3, worker.scheduler._tables.hashes(ask(16).request(), 3)))
+    return worker
+
+
+def test_beginnings_of_sequences_are_written_before_their_ends():
+    worker = evicted(files=64)
+    written = [order.content for order in worker.pool.disk.take_orders()]
+    assert [content.parent for content in written][:2] == [None, written[0].block_hash]
+
+
+def test_a_request_waits_for_blocks_in_files_while_others_start():
+    worker = in_files(max_running=4)
+    request, other = worker.add(ask(16, max_tokens=1)), worker.add(ask(3, 900))
+    worker.step()
+    assert (request.computed, other.computed) == (0, 3)
+    worker.serve_disk()
+    worker.step()
+    assert request.cached_tokens == 12
+
+
+@pytest.mark.parametrize("fault", ["", "it is damaged"])
+def test_a_request_starts_without_blocks_that_come_too_late_or_never(fault):
+    worker = in_files()
+    request = worker.add(client := ask(16, max_tokens=1))
+    assert worker.begin() is None
+    if fault:
+        worker.serve_disk(fault=fault)
+    for _ in range(0 if fault else 4):
+        assert worker.begin() is None
+    worker.run(client)
+    assert request.cached_tokens == 0
+    worker.serve_disk()
+    worker.check()
+    assert bool(worker.pool.disk.counts().errors) == bool(fault)
+
+
+def test_blocks_that_take_longer_to_read_than_to_compute_are_computed(monkeypatch):
+    worker = in_files()
+    cost = PrefillCoefficients(0.0, 0.1, 0.0, chunk_tokens=16)
+    monkeypatch.setattr(worker.scheduler._cost, "prefill", lambda chunk_tokens: cost)
+    worker.pool.disk.seconds_per_read = 1e6
+    assert served(worker, OURS).cached_tokens == 0
+    assert worker.pool.disk.seconds_per_read < 1e6, "some day it is tried again"

@@ -41,12 +41,13 @@ class Session:
 
 
 class World:
-    def __init__(self, num_blocks, ahead, windows=(), drafts=0, host_slots=0):
+    def __init__(self, num_blocks, ahead, windows=(), drafts=0, host_slots=0, files=0):
         self.windows = windows
         self.ahead = ahead  # steps are launched before those before them ended
         limits = {
             "num_blocks": num_blocks,
             "host_slots": host_slots,
+            "files": files,
             "max_length": 40,
             "windows": windows,
             "drafts": drafts,
@@ -115,6 +116,9 @@ class World:
             for other in self.workers:
                 other.cancel(client)
         self._settle()
+
+    def disk(self, a, b):
+        self.workers[a % 2].serve_disk(1 + b % 5, "it is full" if b % 11 == 5 else "")
 
     def transfer(self, a, b):
         for session in self._one(self.sessions, a):
@@ -189,6 +193,7 @@ class World:
                     if self.ahead and worker.next is None:
                         worker.begin_ahead()
                     worker.end()
+                worker.serve_disk()
             for session in self._live(self.sessions):
                 self._advance(session)
             while self.quarantined:
@@ -332,7 +337,7 @@ class World:
             self.quarantined.append((worker, incoming, list(incoming.blocks)))
 
 
-WEIGHTS = {"begin": 12, "end": 12, "transfer": 8} | dict.fromkeys(
+WEIGHTS = {"begin": 12, "end": 12, "transfer": 8, "disk": 6} | dict.fromkeys(
     ("generate", "drop", "pause", "late_write", "release", "give_back"), 2
 )
 OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "expire"]
@@ -346,14 +351,14 @@ OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "exp
     st.booleans(),
     st.sampled_from([(), (), (6,), (9, 9), (1, 13)]),
     st.sampled_from([0, 1, 3, 7]),
-    st.sampled_from([0, 1, 5, 40]),
+    st.sampled_from([(0, 0), (1, 0), (5, 0), (40, 0), (2, 3), (5, 40), (12, 6)]),
 )
 def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(
-    seed, num_blocks, length, ahead, windows, drafts, host_slots
+    seed, num_blocks, length, ahead, windows, drafts, tiers
 ):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)
-    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts, host_slots)
+    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts, *tiers)
     for name in random.choices(OPERATIONS, [WEIGHTS.get(name, 1) for name in OPERATIONS], k=length):
         getattr(world, name)(random.randrange(60), random.randrange(60))
         world.check()

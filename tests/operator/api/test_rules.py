@@ -153,6 +153,7 @@ def _of_hosts(part, field, **beside):
 
 
 EMPTY, ONE = {"min": 0}, {"min": 1}
+DISK_KV = {"path": "/kv", "size": "1Gi"}
 PATH, CLAIM, SECRET = {"path": "/a"}, {"pvc": {"claim": "c"}}, {"secret": "a"}
 QUOTAS, WAIT = {"*": 1, "a": 1}, {"routing": {"whenPrefillUnavailable": "Wait"}}
 # (field to blame, how the message begins): (a spec that breaks only this rule, the nearest one that keeps it)
@@ -174,6 +175,7 @@ CASES = {
     ),
     ("model.adapterVolumes", "exactly one"): (_volumes(PATH, PATH | {"claim": "b"}), _volumes(PATH, {"claim": "b"})),
     ("model.adapterVolumes", "paths must not"): (_volumes({"path": "/a/.."}), _volumes({"path": "/a/..b"})),
+    ("engine.hostKVMemory", "required"): (_engine(diskKV=DISK_KV), _engine(diskKV=DISK_KV, hostKVMemory="1Gi")),
     ("engine.profile", "required"): (_engine(runner="Paced"), PACED),
     ("engine.profile", "only allowed"): (_engine(profile="/profiles/own.json"), {}),
     ("engine.hangTimeout", "must be from"): (_engine(hangTimeout="2999ms"), _engine(hangTimeout="3s")),

@@ -15,9 +15,10 @@ from legato_engine.core.reporting.served_tokens import ServedTokens
 from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.core.slices.slices import TimeSlices
-from legato_engine.kvcache.host_tier import TierCounts
+from legato_engine.kvcache.disk_tier import TierCounts
 from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.wire import stream
+from legato_protocol.wire.kv_events import DISK, HOST, TIERS
 from legato_protocol.wire.load import Load
 
 
@@ -124,7 +125,7 @@ class LoadReporter:
             step_expected=beat.expected,
             pending=handler.pending,
             adapters=handler.adapters.loaded,
-            restore_seconds=(self._times.per_restored,) if load.host.slots else (),
+            restore_seconds=self._restore_seconds(load),
             stretch=self._slices.stretch,
             put_rate=handler.handoffs.agent.put_rate() if handler.handoffs else 0.0,
         )
@@ -146,7 +147,7 @@ class LoadReporter:
             transfer=asdict(handoffs.agent.counts()) if handoffs else {},
             drafted=self._drafted,
             accepted=self._accepted,
-            tiers={"host": self._tier(load.host)} if load.host.slots else {},
+            tiers={name: self._tier(name, counts) for name, counts in load.tiers.items()},
             slice_wait=self._slices.waited,
         )
         if handoffs is None:
@@ -162,5 +163,14 @@ class LoadReporter:
             failed_kv_fetches=dict(fetches.failures),
         )
 
-    def _tier(self, counts: TierCounts) -> TierTotals:
-        return TierTotals(**asdict(counts), save_seconds=self._times.saving, restore_seconds=self._times.restoring)
+    def _tier(self, name: str, counts: TierCounts) -> TierTotals:
+        totals = TierTotals(**asdict(counts))
+        if name != TIERS[HOST]:
+            return totals
+        return msgspec.structs.replace(totals, save_seconds=self._times.saving, restore_seconds=self._times.restoring)
+
+    def _restore_seconds(self, load: SchedulerLoad) -> tuple[float, ...]:
+        """Seconds to restore a block of each tier; one of a file is read into a slot first."""
+        reading, host = self._handler.scheduler.pool.disk.seconds_per_read, self._times.per_restored
+        each = {TIERS[HOST]: host, TIERS[DISK]: host + reading if reading else 0.0}
+        return tuple([each[name] for name in load.tiers])

@@ -148,7 +148,7 @@ class AdmissionControl:
         """Starts a waiting request that is not paused, if it fits."""
         known = len(request.tokens)
         matched = self._tables.match(request, (known - 1) // self._limits.block_size)
-        if self._tables.is_being_computed(request, matched.count):
+        if self._tables.is_being_computed(request, matched.count) or self._tables.is_arriving(request, matched):
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
         started = self.started_blocks(request)

@@ -11,6 +11,7 @@ from legato_engine.kvcache.moves import Move
 from legato_engine.kvcache.prefix_cache import CachedPrefix
 from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.kvcache.window_table import WindowTable
+from legato_engine.scheduler.requests.file_reads import FileReads
 from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.block_hash import child, root
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -70,6 +71,7 @@ class BlockTables:
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
         self._flights: deque[_Flight] = deque()
+        self.reads = FileReads(pool, sizes)
         self._moving: list[MovedBlocks] = []  # they wait for moves that no step has taken yet
         self.computing: dict[bytes, Request] = {}  # the request that will store the block of this hash
         self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence started
@@ -101,6 +103,7 @@ class BlockTables:
             self.pool.release(blocks)
         for user in flight.moving:
             user.moving -= 1
+        self.pool.host.on_moved(flight.moves)
 
     # ── content ──
 
@@ -130,6 +133,11 @@ class BlockTables:
             return False
         owner = self.computing.get(self.hashes(request, count)[matched])
         return owner is not None and owner is not request and owner.schedulable
+
+    def is_arriving(self, request: Request, matched: CachedPrefix) -> bool:
+        """True if further blocks of its prefix are read from files, so that it is to start later."""
+        count = (len(request.tokens) - 1) // self.block_size
+        return not request.scoring and self.reads.waits(request, matched, self.hashes(request, count)[:count])
 
     def missing(self, request: Request, matched: CachedPrefix, blocks: int) -> int:
         """Number of `pool.available` blocks that `open` takes, including cached ones that nobody uses."""
@@ -171,6 +179,7 @@ class BlockTables:
         request.stored = matched.count
         request.computed = matched.count * self.block_size
         request.writable = 0
+        self.reads.forget(request)
         self.await_moves(request)
 
     def await_moves(self, user: MovedBlocks) -> None:
@@ -273,6 +282,7 @@ class BlockTables:
 
     def release(self, request: Request) -> None:
         """Releases the request's blocks: full ones stay cached, ones in a step in flight are kept until its end."""
+        self.reads.forget(request)
         for block_hash in request.hashes[request.stored :]:
             if self.computing.get(block_hash) is request:
                 del self.computing[block_hash]

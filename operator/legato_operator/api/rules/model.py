@@ -89,6 +89,13 @@ RULES = (
     ),
     Rule(
         at="spec.engine",
+        field="hostKVMemory",
+        message="required with diskKV",
+        holds=lambda engine: engine.disk_kv is None or engine.host_kv_memory is not None,
+        cel="!has(self.diskKV) || has(self.hostKVMemory)",
+    ),
+    Rule(
+        at="spec.engine",
         field="profile",
         message="required with runner Paced",
         holds=lambda engine: engine.runner != "Paced" or engine.profile is not None,

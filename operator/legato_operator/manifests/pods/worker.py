@@ -113,6 +113,8 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
     if engine.host_kv_memory is not None:
         flags += ["--host-kv-memory", str(engine.host_kv_memory)]
+    if engine.disk_kv is not None:
+        flags += ["--disk-kv-path", engine.disk_kv.path, "--disk-kv-size", str(engine.disk_kv.size)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
     if transfer.required and transfer.transport == "RDMA":

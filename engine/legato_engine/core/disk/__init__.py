@@ -1,0 +1,1 @@
+"""KV blocks in files: their format and folder, and the thread that reads and writes them."""

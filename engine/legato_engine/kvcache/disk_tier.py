@@ -1,0 +1,237 @@
+"""Blocks in files: which ones, and the reads and writes that a thread has to do. Pure.
+
+Files exchange blocks with slots of the host only: a block is written after it was saved to a slot, and read into a slot
+before a sequence that needs it starts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.moves import Content
+from legato_engine.kvcache.reach import Prefixes, StoredPrefixes
+from legato_protocol.wire.kv_events import DISK
+
+MOST_WRITES = 16  # ordered and not done: further blocks wait in their slots, which others may take
+PAUSE = 10.0  # seconds without writes after a failed one, for example because the disk is full
+_SMOOTHING = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBlock:
+    """Writes a slot, which stays as it is until then, to a file."""
+
+    slot: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlock:
+    """Reads a file into a slot that nothing else uses."""
+
+    slot: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBlock:
+    content: Content
+
+
+Order = WriteBlock | ReadBlock | RemoveBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a read or write; `error` says why it failed."""
+
+    order: WriteBlock | ReadBlock
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """`blocks` of `slots` are in the tier; the others are numbers of blocks since the start. `evicted` ones made room,
+    `errors` are failed reads and writes, and refused files; `problem` is the last error."""
+
+    slots: int = 0
+    blocks: int = 0
+    saved: int = 0
+    restored: int = 0
+    evicted: int = 0
+    save_seconds: float = 0.0
+    restore_seconds: float = 0.0
+    errors: int = 0
+    problem: str = ""
+
+
+class DiskTier:
+    """At most `capacity` blocks in files, least recently used first out. Without capacity, it has none.
+
+    `prefixes` follows the blocks that are in the arena, in a slot or in a file.
+    """
+
+    def __init__(self, capacity: int = 0, prefixes: Prefixes | None = None, events: EventLog | None = None) -> None:
+        self.capacity = capacity
+        self.events = events or EventLog("", DISK)
+        self._prefixes = prefixes or StoredPrefixes(self.events)
+        self._files: OrderedDict[tuple[int, bytes], Content] = OrderedDict()
+        self._above: set[tuple[int, bytes]] = set()  # blocks in the arena or in a slot
+        self._writing: set[tuple[int, bytes]] = set()
+        self._doubted: set[tuple[int, bytes]] = set()  # blocks to remove once they are written
+        self._orders: list[Order] = []
+        self._now = self._paused_until = 0.0
+        self.written = self.read = self.evicted = self.errors = 0
+        self.write_seconds = self.read_seconds = 0.0
+        self.seconds_per_read = 0.0  # smoothed; 0 before the first
+        self.problem = ""  # the last error
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def counts(self) -> TierCounts:
+        return TierCounts(
+            self.capacity, len(self), self.written, self.read, self.evicted,
+            self.write_seconds, self.read_seconds, self.errors, self.problem,
+        )  # fmt: skip
+
+    def take_orders(self) -> list[Order]:
+        """Returns the orders since the last call, to be carried out one after another."""
+        orders, self._orders = self._orders, []
+        return orders
+
+    # ── lookups ──
+
+    def has(self, group: int, block_hash: bytes) -> bool:
+        return (group, block_hash) in self._files
+
+    def is_above(self, content: Content) -> bool:
+        """True if the block is in the arena or in a slot."""
+        return (content.group, content.block_hash) in self._above
+
+    def longest(self, hashes: Sequence[bytes], above: int) -> int:
+        """Number of blocks of a sequence's longest usable prefix; arena and slots have the first `above` ones."""
+        count = above
+        while count < len(hashes) and ((0, hashes[count]) in self._files or (0, hashes[count]) in self._above):
+            count += 1
+        return self._prefixes.longest(hashes[:count])
+
+    # ── the tiers above ──
+
+    def on_gained(self, content: Content) -> None:
+        """The arena or a slot has this block now, and none had it before."""
+        if self.capacity:
+            key = content.group, content.block_hash
+            self._above.add(key)
+            if key not in self._files:
+                self._prefixes.add(content.group, content.block_hash, content.parent)
+
+    def on_lost(self, content: Content) -> None:
+        """Neither the arena nor a slot has this block any more."""
+        if self.capacity:
+            key = content.group, content.block_hash
+            self._above.remove(key)
+            if key not in self._files:
+                self._prefixes.remove(content.group, content.block_hash)
+
+    def on_forgotten(self, content: Content) -> None:
+        """The content is in doubt; call it before `on_lost`."""
+        key = content.group, content.block_hash
+        if key in self._writing:
+            self._doubted.add(key)
+        if key in self._files:
+            self._remove(key)
+
+    # ── files ──
+
+    def adopt(self, contents: Iterable[Content], refused: int = 0) -> None:
+        """Files that an earlier process wrote, least recently used first. Further ones than fit are removed; `refused`
+        ones were removed already."""
+        if refused:
+            self.errors, self.problem = refused, f"{refused} files with KV of another revision, or incomplete"
+        for content in contents:
+            self._files[content.group, content.block_hash] = content
+            self._prefixes.add(content.group, content.block_hash, content.parent)
+        self._make_room(0)
+
+    def begin(self, now: float) -> None:
+        """A plan begins."""
+        self._now = now
+
+    @property
+    def writes(self) -> bool:
+        """True if another write may be ordered now."""
+        return len(self._writing) < min(MOST_WRITES, self.capacity) and self._now >= self._paused_until
+
+    def write(self, slot: int, content: Content) -> bool:
+        """Orders to write a slot; False if the block is in a file, or will be."""
+        key = content.group, content.block_hash
+        if key in self._files or key in self._writing:
+            return False
+        self._make_room(1)
+        self._writing.add(key)
+        self._orders.append(WriteBlock(slot, content))
+        return True
+
+    def order_read(self, slot: int, group: int, block_hash: bytes) -> ReadBlock:
+        """Orders to read a block that `has` into a slot."""
+        order = ReadBlock(slot, self._files[group, block_hash])
+        self._files.move_to_end((group, block_hash))
+        self._orders.append(order)
+        return order
+
+    def on_done(self, outcome: Outcome) -> None:
+        """A read or write has ended."""
+        content = outcome.order.content
+        key = content.group, content.block_hash
+        if outcome.error:
+            self.errors += 1
+            self.problem = outcome.error
+        if isinstance(outcome.order, WriteBlock):
+            self._on_written(key, content, outcome)
+        elif outcome.error:
+            if key in self._files:
+                self._remove(key)
+        else:
+            self.read += 1
+            self.read_seconds += outcome.seconds
+            weight = _SMOOTHING if self.seconds_per_read else 1.0
+            self.seconds_per_read += weight * (outcome.seconds - self.seconds_per_read)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if there are more files than allowed, or usable prefixes are wrong."""
+        assert len(self._files) + len(self._writing) <= self.capacity, "more blocks in files than allowed"
+        assert not self._writing & self._files.keys(), "a block with a file is written"
+        assert self._doubted <= self._writing
+        self._prefixes.check_integrity()
+
+    # ── internals ──
+
+    def _on_written(self, key: tuple[int, bytes], content: Content, outcome: Outcome) -> None:
+        self._writing.remove(key)
+        doubted = key in self._doubted
+        self._doubted.discard(key)
+        if outcome.error:
+            self._paused_until = self._now + PAUSE
+            return
+        self.written += 1
+        self.write_seconds += outcome.seconds
+        if doubted:
+            self._orders.append(RemoveBlock(content))
+            return
+        self._files[key] = content
+        if key not in self._above:
+            self._prefixes.add(content.group, content.block_hash, content.parent)
+
+    def _make_room(self, blocks: int) -> None:
+        while self._files and len(self._files) + len(self._writing) + blocks > self.capacity:
+            self._remove(next(iter(self._files)))
+            self.evicted += 1
+
+    def _remove(self, key: tuple[int, bytes]) -> None:
+        content = self._files.pop(key)
+        self._orders.append(RemoveBlock(content))
+        if key not in self._above:
+            self._prefixes.remove(content.group, content.block_hash)
