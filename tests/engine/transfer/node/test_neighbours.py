@@ -5,6 +5,7 @@ import mmap
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from readiness import wait_readable
 
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.connections.seals import Token
-from legato_engine.transfer.node import selftest
+from legato_engine.transfer.node import handshake, selftest
 from legato_engine.transfer.node.door import Visit
 from legato_engine.transfer.node.handshake import ArenaOffer, ArenaOwner
 from legato_engine.transfer.node.host_pulls import HostPulls
@@ -125,9 +126,19 @@ def test_a_process_that_answers_for_another_is_not_believed(folder, pair):
         listener.listen()
         a.neighbours.meet(1, b.hello, TOKEN)
         visitor = listener.accept()[0]
-        socket.send_fds(visitor, [bytes(64)], [a.file.fd])
+        socket.send_fds(visitor, [bytes(32) + struct.pack("<QQ", BLOCKS, SIZE)], [a.file.fd])
         a.neighbours.poll()
     assert (a.neighbours.arena(1), a.neighbours.unreadable) == (None, 1)
+
+
+def test_a_visitor_without_the_token_gets_nothing(folder, pair):
+    a, _ = pair
+    for asked in (b"", bytes(48), handshake.ask(a.owner, "another", bytes(16))):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+            visitor.connect(str(folder / a.owner.door))
+            visitor.send(asked)
+            a.neighbours.poll()
+            assert socket.recv_fds(visitor, 4096, 1)[:2] == (b"", [])
 
 
 def test_a_stopped_worker_is_waited_for_a_second(pair):

@@ -26,6 +26,7 @@ def begun(**settings):
         ({"receiver": NODE}, False),
         ({"node": (Random(0), 0.0, 1.0)}, False),  # the arena cannot be opened
         (NODE | {"checksum": False}, False),
+        ({"sender": NODE, "receiver": NODE | {"checksum": False}}, False),
     ],
 )
 def test_blocks_are_copied_if_both_can_and_verify_and_written_otherwise(settings, pulled):
@@ -37,6 +38,7 @@ def test_blocks_are_copied_if_both_can_and_verify_and_written_otherwise(settings
     counts = pair.receiver.agent.counts()
     assert (arrived.pulled, bool(puts), counts.bytes_pulled) == (pulled, not pulled, counts.bytes_received * pulled)
     assert (pair.receiver.arena[:4] == 7).all()
+    assert counts.readable_peers == 0 or "sender" in settings or "checksum" not in settings, "it offers no wrong sums"
 
 
 @pytest.mark.parametrize(
