@@ -34,7 +34,7 @@ def main() -> int:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if not die_with_parent(parent):
         return 1
-    # Only the server acts on Ctrl-C in a terminal.
+    # Only the server acts on Ctrl-C in a terminal. Not a new session: niceness has no effect between sessions.
     os.setpgid(0, 0)
     faulthandler.enable()
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)

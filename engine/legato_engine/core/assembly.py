@@ -44,6 +44,8 @@ from legato_protocol.wire.stream import OLDEST, Hello
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 
+PROMPT_NICENESS = 10  # a tenth of the weight of a thread that decodes, or of any other program's
+
 
 def load(
     settings: WorkerSettings,
@@ -59,7 +61,7 @@ def load(
     SettingsError, LinkError.
     """
     load_model = _loader(settings)
-    compute = ComputeThread()
+    compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
     if settings.runner == "model" and settings.device == "cpu":
         from legato_engine.runner import cores  # torch is loaded by now
@@ -145,9 +147,21 @@ def _loader(settings: WorkerSettings) -> Load:
     return loading.load
 
 
+def niceness(settings: WorkerSettings) -> int:
+    """Niceness of the compute thread: prompts yield to tokens of workers on the same cores.
+
+    Linux compares niceness within one session (`sched_autogroup_enabled`) and one control group, not between them.
+    """
+    return PROMPT_NICENESS if settings.role == "prefill" and _takes_slices(settings) else 0
+
+
+def _takes_slices(settings: WorkerSettings) -> bool:
+    return settings.time_slices is not None and settings.runner == "model" and settings.device == "cpu"
+
+
 def open_slices(settings: WorkerSettings, clock: Clock) -> TimeSlices:
     """Opens the time slices of a worker that computes on cores. Raises SettingsError."""
-    if settings.time_slices is None or settings.runner != "model" or settings.device != "cpu":
+    if settings.time_slices is None or not _takes_slices(settings):
         return OwnCores()
     cores = len(os.sched_getaffinity(0))
     try:

@@ -4,6 +4,7 @@ It is a single thread, since OpenMP creates a team of threads for every thread t
 the interpreter lock.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -35,10 +36,11 @@ class Compute(Protocol):
 
 
 class ComputeThread:
-    """Implements `Compute`."""
+    """Implements `Compute`. The thread and the threads that it starts, such as OpenMP's, get this `niceness`."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "compute")
+    def __init__(self, niceness: int = 0) -> None:
+        # On Linux, each thread has its own niceness.
+        self._thread = ThreadPoolExecutor(1, "compute", os.nice, (niceness,))
         self._done: Mailbox[Future[StepOutput]] = Mailbox()
 
     def call(self, work: Callable[[], _T]) -> _T:

@@ -272,11 +272,11 @@ class Core:
         pace = self._scheduler.pace
         self._slack = pace.slack
         due = self._since + pace.slack
-        return SliceClaim(due, due + pace.decoding, pace.shortest)
+        return SliceClaim(due, due + pace.decoding, self._since + pace.pause)
 
     def _launch(self, batches: list[Batch]) -> None:
         """Launches these steps and starts to wait for the first in flight."""
-        if not self._in_flight:
+        if batches and not self._in_flight:
             self._since = self._clock()
         self._in_flight.extend(batches)
         if self._in_flight and not self._computing:

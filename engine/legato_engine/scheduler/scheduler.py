@@ -39,7 +39,8 @@ from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepR
 from legato_engine.scheduler.speculation.drafter import Drafter
 from legato_engine.scheduler.speculation.speculation import Speculation
 
-LEAST_STEP = 3  # times the fixed cost of a step: the shortest one for prompts
+PAUSE = 2  # times a step that decodes, which prompts of other workers get after it if `tpot` allows it …
+LEAST_PAUSE = 0.5  # … and in any case
 MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 
 
@@ -47,13 +48,12 @@ class StepPace(NamedTuple):
     """The time that the next steps of a worker have that shares its cores, in seconds.
 
     After a step, sequences that decode can wait for `slack` without missing `tpot`, less a share for prompts here; inf
-    if none decodes. Decoding them takes `decoding`. Prompts need steps of at least `shortest`, or their fixed cost is
-    most of them.
+    if none decodes. They let prompts of other workers be computed for `pause`. Decoding them takes `decoding`.
     """
 
-    slack: float
-    decoding: float
-    shortest: float
+    slack: float = inf
+    pause: float = inf
+    decoding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +175,12 @@ class Scheduler:
     def pace(self) -> StepPace:
         """The time that the next steps have."""
         contexts = self._planner.decoding()
-        prefill = self._cost.prefill(self.limits.chunk_tokens)
-        shortest = LEAST_STEP * prefill.per_step if prefill is not None else 0.0
         if not contexts:
-            return StepPace(inf, 0.0, shortest)
+            return StepPace()
         step = self._cost.plain(len(contexts), sum(contexts))
         prompts = len(self._queue) > 0 or len(contexts) < len(self._registry.running)
-        return StepPace(max(0.0, self.limits.tpot - step) * (0.5 if prompts else 1.0), step, shortest)
+        slack = max(0.0, self.limits.tpot - step) * (0.5 if prompts else 1.0)
+        return StepPace(slack, max(min(slack, PAUSE * step), LEAST_PAUSE * step), step)
 
     def process(self, batch: Batch, output: StepOutput, now: float, moving: float = 0.0) -> StepResult:
         """Processes the runner's output of the first step in flight, which spent `moving` seconds on its moves. Its KV

@@ -11,7 +11,7 @@ from readiness import wait_readable
 
 from legato_engine import memory
 from legato_engine.core import assembly
-from legato_engine.core.assembly import scheduler_limits
+from legato_engine.core.assembly import niceness, scheduler_limits
 from legato_engine.core.handoff.link import LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice
 from legato_engine.errors import TooLittleMemory
@@ -73,6 +73,13 @@ def test_workers_with_more_threads_than_cores_take_time_slices(tmp_path, monkeyp
     assert [slices.shared for slices in pair] == [shares] * 2
     for slices in pair:
         slices.close()
+
+
+@pytest.mark.parametrize(
+    ("role", "folder", "yields"), [("prefill", "f", True), ("prefill", None, False), ("decode", "f", False)]
+)
+def test_prompts_yield_to_tokens_on_the_same_cores(role, folder, yields):
+    assert (niceness(WorkerSettings(role, "w0", "m", time_slices=folder)) > 0) == yields
 
 
 def test_a_folder_of_time_slices_that_cannot_be_used_is_named(tmp_path):

@@ -84,8 +84,7 @@ def test_prompts_keep_to_the_time_slice_of_their_step(streams, given, most):
 def test_the_pace_of_a_worker_follows_from_its_steps():
     worker = warmed()
     assert not worker.scheduler.runnable
-    assert worker.scheduler.pace.slack == inf
-    assert worker.scheduler.pace.shortest == 3 * worker.scheduler.load().prefill_cost.per_step > 0
+    assert (worker.scheduler.pace.slack, worker.scheduler.pace.pause) == (inf, inf)
     decode(worker, 4)
     for _ in range(40):
         step(worker)
@@ -93,6 +92,7 @@ def test_the_pace_of_a_worker_follows_from_its_steps():
     assert worker.scheduler.runnable
     assert pace.decoding == pytest.approx(6e-3 + 4 * 1.5e-3, rel=0.1)
     assert pace.slack == pytest.approx(TPOT - pace.decoding)
+    assert pace.pause == pytest.approx(2 * pace.decoding)
     worker.add(ask(PROMPT, 200_000, max_tokens=2))
     assert worker.scheduler.pace.slack == pytest.approx((TPOT - pace.decoding) / 2)  # the rest is its own prompt's
 

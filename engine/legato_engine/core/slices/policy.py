@@ -1,8 +1,11 @@
 """Decides which waiting workers get a time slice of the cores that they share. Pure: time is passed in.
 
-It is earliest deadline first without preemption. A worker whose sequences decode must start its next step by `due`, or
-tokens miss `slo.tpot`; prompts should start immediately. A worker that ends a step claims its next slice after those
-that wait already, so every worker gets its share under overload, too.
+Steps with tokens come before prompts, in the order of their deadlines: a worker whose sequences decode must start its
+next step by `due`, or tokens miss `slo.tpot`. A worker that ends a step claims its next slice after those that wait
+already, so every worker gets its share under overload, too.
+
+A step that only computes prompts takes long, and yields: after a pause, a step with tokens begins alongside it. The
+kernel's priorities then let it run first.
 """
 
 from collections.abc import Iterable
@@ -26,13 +29,13 @@ class SliceState(IntEnum):
 class SliceClaim:
     """A worker's need of its next slice; times are monotonic seconds.
 
-    Its decoding sequences get their tokens in time if the step begins by `due`, and ends by `end`; inf: none decodes. A
-    prompt needs `shortest` seconds, or its step costs much more than its tokens.
+    Its decoding sequences get their tokens in time if the step begins by `due`, and ends by `end`; inf: none decodes.
+    From `preempts` on, it begins alongside steps that only compute prompts.
     """
 
     due: float = inf
     end: float = inf
-    shortest: float = 0.0
+    preempts: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,20 @@ class SliceEntry:
         """The smallest goes first. Late ones go in order of arrival, so none of them starves."""
         return max(self.since, self.claim.due) if self.claim.due < inf else self.since
 
+    @property
+    def yields(self) -> bool:
+        """True if it has a slice in which it only computes prompts."""
+        return self.state is SliceState.HOLDING and self.claim.due == inf
 
-def next_workers(entries: Iterable[SliceEntry], cores: int) -> list[int]:
-    """Returns the workers whose slices can begin now: each thread of a running slice has a core."""
+
+def next_workers(entries: Iterable[SliceEntry], cores: int, now: float) -> list[int]:
+    """Returns the workers whose slices can begin now: threads have a core each, or one with a thread that yields."""
     everyone = list(entries)
     free = cores - sum(entry.threads for entry in everyone if entry.state is SliceState.HOLDING)
+    yielding = sum(entry.threads for entry in everyone if entry.yields)
     numbers = []
     for entry in sorted((e for e in everyone if e.state is SliceState.WAITING), key=lambda entry: entry.urgency):
-        if entry.threads > free:
+        if entry.threads > free + (yielding if entry.claim.preempts <= now else 0):
             break  # later ones must not pass it, or it would starve
         free -= entry.threads
         numbers.append(entry.number)
@@ -65,11 +74,13 @@ def next_workers(entries: Iterable[SliceEntry], cores: int) -> list[int]:
 
 
 def seconds(number: int, entries: Iterable[SliceEntry], now: float) -> float:
-    """Returns the time that a worker's step may take until its own or others' tokens would be late."""
-    limit, shortest = inf, 0.0
+    """Returns the time that a worker's step with tokens may take until its own or others' tokens would be late."""
+    limits = []
     for entry in entries:
         if entry.number == number:
-            limit, shortest = min(limit, entry.claim.end), entry.claim.shortest
+            limits.append(entry.claim.end)
+            if entry.claim.due == inf:
+                return inf  # it yields
         elif not (entry.state is SliceState.IDLE and entry.claim.due < now - STALE):
-            limit = min(limit, entry.claim.due)
-    return max(limit - now, shortest)
+            limits.append(entry.claim.due)
+    return min(limits) - now

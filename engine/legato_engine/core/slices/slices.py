@@ -69,7 +69,7 @@ class TimeSlices(Protocol):
 class SharedCores:
     """Implements `TimeSlices` by a table that all workers on these cores share.
 
-    A worker keeps its slice until another one waits. Raises OSError, TableFull.
+    A worker keeps its slice until another one waits or runs. Raises OSError, TableFull.
     """
 
     def __init__(self, folder: Path, threads: int, cores: int, clock: Callable[[], float]) -> None:
@@ -77,6 +77,7 @@ class SharedCores:
         self._cores = cores
         self._clock = clock
         self._claimed = False  # since `begin` returned None
+        self._preempts = inf  # as claimed
         self._began = self._checked = 0.0
         self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
         self.waited = 0.0
@@ -91,7 +92,8 @@ class SharedCores:
 
     @property
     def timer(self) -> float:
-        return CHECK if self._claimed else inf
+        pause = self._preempts - self._clock()
+        return (min(CHECK, pause) if pause > 0 else CHECK) if self._claimed else inf
 
     @property
     def bell(self) -> SliceTable:
@@ -106,11 +108,12 @@ class SharedCores:
             self._began = self._clock()
             return inf
         now = self._clock()
-        self._table.write(claim())
+        self._table.write(made := claim())
+        self._preempts = made.preempts
         if self._claimed:
-            if now >= self._checked + CHECK:
-                self._pass_over_ended(now)
-        elif self._table.state is SliceState.HOLDING and not self._table.waiting():
+            if now >= min(self._checked + CHECK, self._preempts):
+                self._check(now)
+        elif self._table.state is SliceState.HOLDING and not self._contended:
             self._table.since = now
         else:
             self._claim(now)
@@ -130,7 +133,7 @@ class SharedCores:
         now = self._clock()
         self._table.postpone(now + slack)
         self._recent_steps = self._recent_steps * _FADE + now - self._began
-        if self._table.waiting():
+        if self._contended:
             with self._table.locked():
                 if self._table.state is SliceState.HOLDING:
                     self._table.state = SliceState.IDLE
@@ -149,13 +152,18 @@ class SharedCores:
         self.withdraw()
         self._table.close()
 
+    @property
+    def _contended(self) -> bool:
+        """True if this worker must not keep its slice for another step."""
+        return self._table.waiting() or self._table.running() > self._cores
+
     def _claim(self, now: float) -> None:
         with self._table.locked():
             self._table.state, self._table.since = SliceState.WAITING, now
             self._checked = now
             self._grant(now)
 
-    def _pass_over_ended(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         """Takes slices from workers that have ended, or whose steps take far too long."""
         self._checked = now
         with self._table.locked():
@@ -165,7 +173,7 @@ class SharedCores:
 
     def _grant(self, now: float) -> None:
         """Begins all slices that can begin; only under the lock."""
-        while numbers := policy.next_workers(self._table.read(), self._cores):
+        while numbers := policy.next_workers(self._table.read(), self._cores, now):
             for number in numbers:
                 self._table.grant(number, now + PATIENCE)
 

@@ -25,7 +25,7 @@ _ENTRY = np.dtype(
         ("since", np.float64),
         ("due", np.float64),
         ("end", np.float64),
-        ("shortest", np.float64),
+        ("preempts", np.float64),
         ("overdue", np.float64),  # time after which others no longer wait for it
     ]
 )
@@ -70,7 +70,7 @@ class SliceTable:
     def write(self, claim: SliceClaim) -> None:
         """Writes this worker's claim."""
         own = self._own
-        own["due"], own["end"], own["shortest"] = claim.due, claim.end, claim.shortest
+        own["due"], own["end"], own["preempts"] = claim.due, claim.end, claim.preempts
 
     def postpone(self, due: float) -> None:
         """Writes when this worker's next step is due."""
@@ -83,6 +83,10 @@ class SliceTable:
     def threads(self) -> int:
         """Threads of all workers."""
         return int(self._entries["threads"][self._entries["state"] != SliceState.FREE].sum())
+
+    def running(self) -> int:
+        """Threads of all slices that have not ended."""
+        return int(self._entries["threads"][self._entries["state"] == SliceState.HOLDING].sum())
 
     def waiting(self) -> bool:
         """True if a worker waits."""
@@ -130,8 +134,8 @@ class SliceTable:
     def read(self) -> Iterator[SliceEntry]:
         """Yields the entries in use."""
         for number in np.flatnonzero(self._entries["state"] != SliceState.FREE).tolist():
-            state, threads, since, due, end, shortest, _ = self._entries[number].item()
-            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(due, end, shortest))
+            state, threads, since, due, end, preempts, _ = self._entries[number].item()
+            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(due, end, preempts))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -155,7 +159,7 @@ class SliceTable:
                 os.mkfifo(self._path(number), 0o600)
             self._bell = os.open(self._path(number), os.O_RDWR | os.O_NONBLOCK)
             self.hear()
-            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, 0.0, 0.0)
+            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0.0)
             return number
         raise TableFull(f"{self._folder}: {MOST} workers take time slices here already")
 

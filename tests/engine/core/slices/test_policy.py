@@ -11,10 +11,11 @@ IDLE, WAITING, HOLDING = SliceState.IDLE, SliceState.WAITING, SliceState.HOLDING
 
 
 def entries(*given):
-    """Entries 0, 1 … of (state, threads, seconds since its claim, seconds until its next step is due)."""
+    """Entries 0, 1 … of (state, threads, seconds since its claim, seconds until its next step is due, and when it
+    preempts prompts)."""
     return [
-        SliceEntry(number, state, threads, NOW - since, SliceClaim(NOW + due, NOW + due + 0.01))
-        for number, (state, threads, since, due) in enumerate(given)
+        SliceEntry(number, state, threads, NOW - since, SliceClaim(NOW + due, NOW + due + 0.01, *pre))
+        for number, (state, threads, since, due, *pre) in enumerate(given)
     ]
 
 
@@ -33,22 +34,27 @@ def entries(*given):
         ([(WAITING, 1, 0.1, inf), (WAITING, 1, 0.2, inf), (WAITING, 1, 0.0, inf)], 2, [1, 0]),
         ([(HOLDING, 1, 0, inf), (WAITING, 2, 0.2, inf), (WAITING, 1, 0.1, inf)], 2, []),  # none passes the first
         ([(HOLDING, 1, 0, inf), (WAITING, 1, 0.2, inf), (WAITING, 2, 0.1, inf)], 2, [1]),
+        ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW)], 2, [1]),  # it preempts a prompt …
+        ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW + 0.01)], 2, []),  # … after a pause
+        ([(HOLDING, 2, 0, 0.05), (WAITING, 2, 0, 0.05, NOW)], 2, []),  # tokens are not preempted
+        ([(HOLDING, 2, 0, inf), (HOLDING, 2, 0, 0.05), (WAITING, 2, 0, 0.05, NOW)], 2, []),
+        ([(HOLDING, 2, 0, inf), (HOLDING, 2, 0, 0.05), (WAITING, 2, 0, inf)], 2, []),
     ],
 )
 def test_slices_begin_in_order_of_deadlines_while_their_threads_have_cores(given, cores, numbers):
-    assert next_workers(entries(*given), cores) == numbers
+    assert next_workers(entries(*given), cores, NOW) == numbers
 
 
 @pytest.mark.parametrize(
     ("others", "own", "limit"),
     [
         ([], SliceClaim(), inf),
-        ([(WAITING, 2, 0, inf)], SliceClaim(), inf),
-        ([(WAITING, 2, 0, 0.08), (IDLE, 2, 0, 0.06)], SliceClaim(), 0.06),
-        ([(WAITING, 2, 0, 0.08)], SliceClaim(NOW, NOW + 0.02), 0.02),  # its own tokens
-        ([(WAITING, 2, 0, -0.08)], SliceClaim(shortest=0.03), 0.03),  # others are late
-        ([(IDLE, 2, 0, -2 * STALE)], SliceClaim(), inf),  # it has ended, or decodes no longer
-        ([(IDLE, 2, 0, -STALE / 2)], SliceClaim(shortest=0.03), 0.03),
+        ([(WAITING, 2, 0, 0.08)], SliceClaim(), inf),  # a prompt yields
+        ([(WAITING, 2, 0, inf)], SliceClaim(NOW, NOW + 0.1), 0.1),  # its own tokens
+        ([(WAITING, 2, 0, 0.08), (IDLE, 2, 0, 0.06)], SliceClaim(NOW, NOW + 0.1), 0.06),
+        ([(WAITING, 2, 0, -0.08)], SliceClaim(NOW, NOW + 0.1), -0.08),  # others are late
+        ([(IDLE, 2, 0, -2 * STALE)], SliceClaim(NOW, NOW + 0.1), 0.1),  # it has ended, or decodes no longer
+        ([(IDLE, 2, 0, -STALE / 2)], SliceClaim(NOW, NOW + 0.1), -STALE / 2),
     ],
 )
 def test_a_step_ends_before_tokens_of_any_worker_are_late(others, own, limit):

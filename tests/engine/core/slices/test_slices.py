@@ -17,6 +17,7 @@ from legato_engine.core.slices.table import MOST, TableFull
 
 CORES = 2
 DECODING = SliceClaim(0.09, 0.1)
+CLAIMS = (SliceClaim(), DECODING, SliceClaim(0.09, 0.1, 0.0))
 
 
 class Cores:
@@ -78,14 +79,29 @@ def test_a_worker_without_work_keeps_no_other_waiting(cores):
     assert begin(first) == inf
 
 
-def test_a_prompt_gets_the_time_until_tokens_of_others_are_due(cores):
-    decoding, prompts = cores.worker(), cores.worker()
-    begin(decoding)
-    assert begin(prompts) is None
+def test_a_step_with_tokens_ends_before_those_of_others_are_due(cores):
+    first, second = cores.worker(), cores.worker()
+    begin(first)
+    assert begin(second, DECODING) is None
     cores.now += 0.01
-    decoding.end(slack=0.09)
+    first.end(slack=0.05)
     cores.now += 0.005
-    assert begin(prompts) == pytest.approx(0.085)
+    assert begin(second, SliceClaim(10.2, 10.3)) == pytest.approx(0.045)
+
+
+def test_tokens_preempt_prompts_after_a_pause_and_once(cores):
+    prompts, decoding = cores.worker(), cores.worker()
+    begin(prompts)
+    for _ in range(3):
+        claim = SliceClaim(cores.now + 0.09, cores.now + 0.1, cores.now + 0.02)
+        assert begin(decoding, claim) is None
+        assert decoding.timer == pytest.approx(0.02)
+        cores.now += 0.021
+        assert begin(decoding, claim) is not None
+        cores.now += 0.01
+        decoding.end(slack=0.09)
+    prompts.end(inf)
+    assert begin(decoding, claim) is not None
 
 
 def test_workers_that_share_no_cores_never_wait(cores):
@@ -146,58 +162,63 @@ def test_another_worker_may_take_the_entry_of_one_that_has_ended(cores):
 
 @dataclass
 class Load:
-    """A worker of the simulation: the length of its steps, and times that its steps ended."""
+    """A worker of the simulation: seconds of its steps, and between its tokens; when its steps ended."""
 
     slices: SharedCores
-    length: object  # of a step, from the seconds that it may take
-    slack: float
-    ends: list = field(default_factory=list)
-    busy: float | None = None  # when its step ends
+    length: float
+    slack: float = inf
+    pause: float = inf
+    ends: list = field(default_factory=lambda: [0.0])
+    left: float = 0.0  # seconds of the running step
 
     def claim(self):
-        due = (self.ends[-1] if self.ends else 0.0) + self.slack
-        return SliceClaim(due, due + 0.01, 0.02)
+        due = self.ends[-1] + self.slack
+        return SliceClaim(due, due + 0.01, self.ends[-1] + self.pause)
 
 
 def simulate(cores, loads, seconds):
-    """Runs steps in virtual time; the loop of a worker needs a millisecond after a step."""
+    """Runs steps in virtual time: prompts stand still while tokens are computed."""
     until = cores.now + seconds
     while cores.now < until:
         for load in loads:
-            if load.busy is not None and load.busy <= cores.now:
+            if not load.left and load.slices.begin(load.claim) is not None:
+                load.left = load.length
+        running = [load for load in loads if load.left]
+        tokens = [load for load in running if load.slack < inf]
+        assert max(len(tokens), len(running) - len(tokens)) <= 1, "two steps at the same time"
+        cores.now += 0.001
+        for load in tokens or running:
+            load.left = max(0.0, load.left - 0.001)
+            if load.left < 1e-9:
+                load.left = 0.0
                 load.slices.end(load.slack)
                 load.ends.append(cores.now)
-                load.busy = None
-            elif load.busy is None and (given := load.slices.begin(load.claim)) is not None:
-                load.busy = cores.now + load.length(given)
-        assert sum(load.busy is not None for load in loads) <= 1, "two steps at the same time"
-        cores.now += 0.001
 
 
 def gaps(load):
-    return [after - before for before, after in zip(load.ends, load.ends[1:], strict=False)][3:]
+    return [after - before for before, after in zip(load.ends[3:], load.ends[4:], strict=False)]
 
 
-def test_prompts_fill_the_time_that_tokens_leave(cores):
-    decoding = Load(cores.worker(), lambda _given: 0.01, slack=0.09)
-    prompts = Load(cores.worker(), lambda given: min(given, 0.4), slack=inf)
+def test_tokens_come_regularly_during_long_prompts_which_get_the_pauses(cores):
+    decoding = Load(cores.worker(), 0.01, slack=0.09, pause=0.02)
+    prompts = Load(cores.worker(), 0.4)
     simulate(cores, [decoding, prompts], 10)
-    assert max(gaps(decoding)) <= 0.105  # of 0.1 s, the objective
-    assert len(prompts.ends) / 10 > 9  # with 0.09 s each
+    assert max(gaps(decoding)) <= 0.035  # a step, its pause and the end of a step
+    assert len(prompts.ends) > 10 / 0.4 * 0.6
 
 
 def test_overloaded_workers_all_get_on(cores):
-    decoding = [Load(cores.worker(), lambda _given: 0.15, slack=0.0) for _ in range(2)]
-    prompts = [Load(cores.worker(), lambda given: given, slack=inf) for _ in range(2)]
-    simulate(cores, [*decoding, *prompts], 20)
-    assert [len(load.ends) >= 50 for load in (*decoding, *prompts)] == [True] * 4
+    decoding = [Load(cores.worker(), 0.15, slack=0.0, pause=0.075) for _ in range(2)]
+    prompts = [Load(cores.worker(), 0.2) for _ in range(2)]
+    simulate(cores, [*decoding, *prompts], 40)
+    assert [len(load.ends) >= 20 for load in (*decoding, *prompts)] == [True] * 4
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_calls_gives_cores_to_no_more_threads(cores, seed):
     random = Random(seed)
     threads = {cores.worker(count): count for count in random.choices((1, 2), k=4)}
-    running = {}
+    running, claims = {}, {}
     for _ in range(400):
         worker, cores.now = random.choice([*threads]), cores.now + random.random() / 50
         if worker in running:
@@ -205,9 +226,11 @@ def test_any_order_of_calls_gives_cores_to_no_more_threads(cores, seed):
             worker.end(random.choice((inf, 0.05)))
         elif random.random() < 0.2:
             worker.withdraw()
-        elif begin(worker, random.choice((SliceClaim(), DECODING))) is not None:
-            running[worker] = threads[worker]
-        assert sum(running.values()) <= CORES
+            claims.pop(worker, None)
+        elif begin(worker, claims.setdefault(worker, random.choice(CLAIMS))) is not None:
+            running[worker] = claims.pop(worker).due < inf
+        for decodes in (False, True):
+            assert sum(threads[worker] for worker in running if running[worker] is decodes) <= CORES
     for worker in running:
         worker.end(inf)
     for worker in threads:  # a slice for each once the others need none
