@@ -5,6 +5,7 @@ import logging
 import random
 import secrets
 import socket
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -30,6 +31,7 @@ from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
+from legato_gateway.tokenizer.block_cache import CacheUse
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_gateway.ui.page_data import LoadSampler, UIState
 from legato_gateway.workers.fleet import Fleet
@@ -51,7 +53,7 @@ class Gateway:
         tokens: ModelTokenizer,
         model: str,
         timers: Timers,
-        processes: Executor | None = None,
+        processes: Sequence[Executor] = (),
         defaults: GenerationDefaults = NEUTRAL,
     ) -> None:
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -64,7 +66,10 @@ class Gateway:
         self._clients = Clients(self._keys, settings.trusted_proxies, dict(settings.tenant_max_output))
         self._responses = assembly.response_store(settings, timers)
         self._fleet, index = Fleet(timers.time, model), KVIndex(settings.index_blocks)
-        self.metrics = Metrics(index, self._clients, self.certificate, self.internal_tls, self._responses)
+        self._token_cache = CacheUse()
+        self.metrics = Metrics(
+            index, self._clients, self.certificate, self.internal_tls, self._responses, self._token_cache
+        )
         self._adapter_file = AdapterFile(settings.adapters_file) if settings.adapters_file else None
         self._adapters = ServedAdapters(self._fleet, settings.adapters, self._adapter_file, settings.served_name)
         self.discovery = assembly.discovery(settings)
@@ -111,7 +116,7 @@ class Gateway:
         return State(context, self.relay, self.discovery, demand, settings.hold_without_workers, model)
 
     def _serving(
-        self, settings: GatewaySettings, model_serving: ModelServing, processes: Executor | None
+        self, settings: GatewaySettings, model_serving: ModelServing, processes: Sequence[Executor]
     ) -> ServingContext:
         return ServingContext(
             model_serving=model_serving,
@@ -125,6 +130,7 @@ class Gateway:
             max_body_bytes=settings.max_body_bytes,
             pending_bodies=BodyBudget(settings.max_pending_body_bytes, self.relay.demand.count_refusal),
             preparation=PreparationPool(processes),
+            token_cache=self._token_cache,
         )
 
     async def follow(self) -> None:

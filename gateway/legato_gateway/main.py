@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ async def _serve(
     model: str,
     listeners: server.Listeners,
     limits: ConnectionLimits,
-    processes: Executor,
+    processes: Sequence[Executor],
     defaults: GenerationDefaults,
 ) -> None:
     loop = asyncio.get_running_loop()

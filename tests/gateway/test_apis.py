@@ -295,7 +295,7 @@ class PicklingExecutor(Executor):
 @BOTH
 @SPEAKS
 async def test_calls_answer_a_large_body(make, api, stream):
-    gateway = make(template="<tool_call>{% if enable_thinking %}<think>", processes=PicklingExecutor())
+    gateway = make(template="<tool_call>{% if enable_thinking %}<think>", processes=(PicklingExecutor(),))
     gateway.tokens.before = len  # anything that can be pickled
     gateway.say(CALLS)
     body = {"model": "tiny", "stream": stream, **api.body, **api.meant("tools", [WEATHER, NOW])}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import signal
 import socket
@@ -207,5 +208,9 @@ async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(
         listed = (await gateway.get(f"/v1/responses/{again['id']}/input_items?order=asc")).json()["data"]
         assert [item["content"][0]["text"][:9] for item in listed] == ["hello", answer[:9], "again", "x" * 9]
         assert listed[1]["id"] == made["output"][0]["id"]
-        assert "legato_gateway_stored_responses 2.0" in (await gateway.get("/metrics", "health")).text
+        for _ in range(2):
+            await gateway.client.post("/v1/completions", json={"prompt": "once " * 500, "max_tokens": 1})
+        metrics = (await gateway.get("/metrics", "health")).text
+        assert "legato_gateway_stored_responses 2.0" in metrics
+        assert 1000 < float(re.search(r"token_cache_hit_characters_total (\d\S+)", metrics)[1]) < 2500
         assert "sampling defaults of the model: temperature 0.3, top_k 40" in "".join(await gateway.end())

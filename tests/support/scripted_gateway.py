@@ -26,6 +26,7 @@ from legato_gateway.serving.bodies.preparation import PreparationPool
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
+from legato_gateway.tokenizer.block_cache import CacheCounts
 from legato_gateway.tokenizer.plain_text import SpecialTexts
 from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
@@ -59,6 +60,7 @@ class ByteTokens:
         self.turn = turn
         self.before: Callable[[str], None] = lambda _: None
         self.chat_template = self.tool_template = template
+        self.salts: list[str | None] = []  # of all texts
         self.given: dict[str, Any] = {}  # of them, in the latest request
         self.messages: list[dict[str, Any]] = []  # of the latest request
 
@@ -73,7 +75,14 @@ class ByteTokens:
     def all_special_ids(self) -> frozenset[int]:
         return frozenset({END})
 
-    def encode(self, text: str, add_special: bool, most: int, keep: int | None = None) -> list[int]:
+    @property
+    def cache_counts(self) -> CacheCounts:
+        return CacheCounts(hits=len(self.salts))
+
+    def encode(
+        self, text: str, add_special: bool, most: int, keep: int | None = None, salt: str | None = None
+    ) -> list[int]:
+        self.salts.append(salt)
         self.before(text)
         if len(text) > 2 * most and keep is None:
             raise TextTooLong(len(text), most)
@@ -91,9 +100,12 @@ class ByteTokens:
         keep: int | None = None,
         continued: bool = False,
         cut: str = "",
+        salt: str | None = None,
     ) -> list[int]:
         self.messages, self.given = messages, variables
-        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep)
+        return self.encode(
+            "".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep, salt
+        )
 
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if id < END else self.marks[id - END - 1].encode() if id > END else b""
@@ -258,7 +270,7 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
         relay,
         max_body_bytes=1 << 20,
         pending_bodies=budget,
-        preparation=PreparationPool(options.pop("processes", None)),
+        preparation=PreparationPool(options.pop("processes", ())),
         streams=streams or StreamPolicy(),
         clock=clock,
         clients=clients,

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from legato_gateway.clients.identify import Clients
 from legato_gateway.metrics.histogram import UnlockedHistogram
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.tokenizer.block_cache import CacheUse
 from legato_protocol.process.followed_files import FollowedFiles
 from legato_protocol.wire.demand import DemandReport, LengthBucket
 from legato_protocol.wire.stream import HandoffReport
@@ -78,6 +79,7 @@ class Metrics(Collector):
         certificate: FollowedFiles[Any] | None = None,
         internal_tls: FollowedFiles[Any] | None = None,
         responses: StoredCounts | None = None,
+        token_cache: CacheUse | None = None,
     ) -> None:
         """`responses` is None where they are not stored."""
         self._index = index
@@ -85,6 +87,7 @@ class Metrics(Collector):
         self._certificate = certificate
         self._internal_tls = internal_tls
         self._responses = responses
+        self._token_cache = token_cache or CacheUse()
         self._demand = NO_DEMAND
         self.output_tokens = 0
         self._cached = 0  # prompt tokens
@@ -185,6 +188,7 @@ class Metrics(Collector):
             "internal_tls_invalid": (_UNREADABLE, bool(self._internal_tls and self._internal_tls.problem)),
             "stored_responses": ("Responses that are stored", stored),
             "stored_response_bytes": ("Bytes that they take", size),
+            "token_cache_bytes": ("Bytes of cached token ids, in all processes", self._token_cache.used),
             "queued_requests": ("Requests without a token that no worker has", self._demand.queued_requests),
             "queued_tokens": ("Their prompt tokens that no cache covers", self._demand.queued_tokens),
         }
@@ -199,6 +203,8 @@ class Metrics(Collector):
             "unauthenticated_requests": ("Requests refused without a known API key", self._clients.refused),
             "stored_responses_evicted": ("Responses dropped early for lack of room", evicted),
             "output_tokens": ("Tokens accepted for clients", self.output_tokens),
+            "token_cache_hit_characters": ("Characters whose token ids were cached", self._token_cache.hits),
+            "token_cache_missed_characters": ("Characters looked up and tokenized", self._token_cache.misses),
             "prompt_tokens_cached": ("Prompt tokens that were in a worker's prefix cache", self._cached),
         }
         if self._index is not None:

@@ -114,7 +114,8 @@ def _prompt_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]
         raise BadRequest("prompt or messages is missing", param="prompt")
     given = parsing.decode(_TEXT, body.prompt, "prompt")
     with serving.tokenizing("prompt"):
-        return tuple(serving.tokens.encode(given, body.add_special_tokens is not False, serving.model.context))
+        special, salt = body.add_special_tokens is not False, serving.cache_salt
+        return tuple(serving.tokens.encode(given, special, serving.model.context, salt=salt))
 
 
 def _chat_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:

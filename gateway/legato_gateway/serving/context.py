@@ -12,6 +12,7 @@ from legato_gateway.serving.bodies.slots import LargeBodySlots
 from legato_gateway.serving.deadline import Deadline, header_seconds
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.tokenizer.block_cache import CacheUse
 from legato_protocol import names
 from legato_protocol.settings import durations
 
@@ -39,6 +40,7 @@ class ServingContext:
     pending_bodies: BodyBudget = field(default_factory=BodyBudget)
     preparation: PreparationPool = field(default_factory=PreparationPool)
     body_slots: LargeBodySlots = field(default_factory=LargeBodySlots)
+    token_cache: CacheUse = field(default_factory=CacheUse)
 
     @property
     def current_model(self) -> ModelServing:

@@ -1,6 +1,7 @@
 """Handles requests of all APIs. FastAPI does not read bodies: their size is limited while they arrive."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from legato_gateway.serving.disconnect import unless_left
 from legato_gateway.serving.generation_response import GenerationResponse
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, Prepare
+from legato_gateway.tokenizer.block_cache import CacheCounts
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -53,11 +55,18 @@ async def prepared(
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
             looked_up, more = look_up(asked, raw) if look_up else ({}, 0)
-            model = serving.current_model.bounded(client.max_output)
+            model = serving.current_model.bounded(client.max_output).salted(client.cache_salt(""))
             checked = partial(ignored.collected, partial(prepare, model, asked, **looked_up))
-            work = serving.preparation.run(checked, raw, more)
-            made, names = await (unless_left(request.receive, work) if slot.held else work)
+            work = serving.preparation.run(partial(_counted, model, checked), raw, more)
+            (made, names), process, counts = await (unless_left(request.receive, work) if slot.held else work)
+            serving.token_cache.update(process, counts)
             if names:
                 ignored.keep(request.scope, names)
                 _log.debug("answered without %s", ", ".join(names))
             return made
+
+
+def _counted(model: ModelServing, prepare: Callable[[bytearray], _T], body: bytearray) -> tuple[_T, int, CacheCounts]:
+    """Calls `prepare`, and returns its result, the process, and the use of its cache of token ids."""
+    made = prepare(body)
+    return made, os.getpid(), model.tokens.cache_counts

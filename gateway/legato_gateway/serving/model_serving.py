@@ -46,6 +46,7 @@ class ModelServing:
     tools: ToolSupport = field(default_factory=ToolSupport)
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
     adapters: tuple[str, ...] = ()  # names of the adapters served with the model
+    cache_salt: str = ""  # the request's: requests with equal ones share cached token ids
 
     @classmethod
     def of_model(
@@ -108,6 +109,10 @@ class ModelServing:
             return self
         most = min(max_output, self.model.max_output or max_output)
         return replace(self, model=replace(self.model, max_output=most))
+
+    def salted(self, cache_salt: str) -> "ModelServing":
+        """Returns a copy for a request with this salt."""
+        return replace(self, cache_salt=cache_salt)
 
     def adapter(self, name: str | None) -> str:
         """Returns the name if it is an adapter's, else an empty one."""

@@ -21,14 +21,8 @@ class SpecialTexts:
     """The texts of a model's special tokens. Immutable."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        tree: dict[str, Any] = {}
         several = [text for text in texts if len(text) > 1]  # one character cannot be cut
-        for text in several:
-            at = tree
-            for char in text:
-                at = at.setdefault(char, {})
-            at[""] = {}
-        self._pattern = re.compile(_pattern(tree)) if tree else None
+        self._pattern = re.compile(longest_of(several)) if several else None
         self._around = [pair for pair in _AROUND if any(text.startswith(pair[0]) for text in several)]
         self._longest = max(map(len, several), default=0)
 
@@ -99,6 +93,17 @@ def _cuts(pattern: re.Pattern[str], text: str, allowed: Collection[str]) -> Iter
         else:
             at = match.start() + 1
             yield at
+
+
+def longest_of(texts: Iterable[str]) -> str:
+    """Returns a regular expression for the longest of these texts at a place, which takes linear time."""
+    tree: dict[str, Any] = {}
+    for text in texts:
+        at = tree
+        for char in text:
+            at = at.setdefault(char, {})
+        at[""] = {}
+    return _pattern(tree)
 
 
 def _pattern(tree: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A model's tokens: converts text and chat messages to ids, and ids to bytes and text.
 
-Safe to use from several threads: nothing changes after loading, and tokenizing releases the interpreter lock, so that
-long prompts delay nobody else.
+Safe to use from several threads: only caches change after loading, and tokenizing releases the interpreter lock, so
+that long prompts delay nobody else.
 """
 
 import json
@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 from legato_gateway.request import TOKEN_MARK
 from legato_gateway.tokenizer import files as tokenizer_files
 from legato_gateway.tokenizer import gguf
+from legato_gateway.tokenizer.block_cache import CacheCounts
+from legato_gateway.tokenizer.block_encoder import BlockEncoder
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
@@ -29,7 +31,6 @@ _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _MOST_TABLES = 8  # cached, of some megabytes each
 _loaded: "WeakValueDictionary[Path, ModelTokenizer]" = WeakValueDictionary()
 _CONTROL = re.compile(r"<[|｜].+>|<.+[|｜]>")  # tokens around messages, which files need not mark as special
-_MOST_PARTS = 1024  # of a text that are tokenized in one batch
 _COMPOSED = 4  # most bytes that a normalizer composes into one: NFC 9 into 3, NFKC 4 into 1
 
 
@@ -47,6 +48,7 @@ class ModelTokenizer:
     def __init__(self, files: TokenizerFiles, path: Path | None = None) -> None:
         self._path = path
         self._tokenizer = files.tokenizer
+        self._encoder = BlockEncoder(files.tokenizer)
         self._bytes = _byte_table(files)
         self.vocab_size = min(len(self._bytes), files.rows or len(self._bytes))  # ids may have holes
         self.eos_ids: tuple[int, ...] = tuple(id for id in files.eos_ids if files.rows is None or id < files.rows)
@@ -75,28 +77,37 @@ class ModelTokenizer:
     def __reduce__(self) -> tuple[Callable[[Path | None], "ModelTokenizer"], tuple[Path | None]]:
         return _of_process, (self._path,)
 
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """The use of the cache of this process."""
+        return self._encoder.cache.counts
+
     def encode(
-        self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None, cut: str = ""
+        self,
+        text: str,
+        add_special: bool = True,
+        most: int | None = None,
+        keep: int | None = None,
+        cut: str = "",
+        salt: str | None = None,
     ) -> list[int]:
         """Returns the ids of `text`, with `add_special` including those that the model expects around it.
 
         Special tokens written in `text` count as such. Raises TokenizeError for invalid Unicode, and immediately
         TextTooLong for text whose length proves that it has more than `most` tokens. With `keep`, no text is too long:
         the last tokens are kept, that many including the special ones around them. Each `cut` in the text is removed,
-        and parts between are tokenized separately.
+        and parts between are tokenized separately. Texts with one `salt` share cached ids; None: nothing is cached.
         """
         try:
             if keep is None and most is not None and (size := len(text.encode())) > most * self._longest:
                 raise TextTooLong(size, most)
-            if cut and cut in text:
-                return self._cut(self._parts(text.split(cut)), add_special, len(text) if keep is None else keep)
-            # Of the tokenizer's methods only those for batches release the interpreter lock.
-            whole = add_special and keep is None
-            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=whole)
-            ids: list[int] = encoding.ids
-            return ids if keep is None else self._cut(ids, add_special, keep)
+            ids = self._encoder.ids(text.split(cut) if cut else [text], salt)
         except (UnicodeEncodeError, TypeError) as error:
             raise TokenizeError(f"text that is no valid Unicode: {error}") from None
+        before, behind = self.special_around if add_special else ((), ())
+        if keep is not None:
+            ids = ids[max(0, len(ids) - max(0, keep - len(before) - len(behind))) :]
+        return [*before, *ids, *behind] if before or behind else ids
 
     def render_chat(
         self,
@@ -130,12 +141,13 @@ class ModelTokenizer:
         keep: int | None = None,
         continued: bool = False,
         cut: str = "",
+        salt: str | None = None,
     ) -> list[int]:
         """Returns the ids of the prompt for these messages, which may contain cuts. Raises the errors of `encode`.
 
         Templates write all special tokens themselves; `add_special` is for those that do not.
         """
-        return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep, cut)
+        return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep, cut, salt)
 
     def token_bytes(self, id: int) -> bytes:
         """Returns a token's bytes; none for an id that only pads the vocabulary."""
@@ -162,27 +174,6 @@ class ModelTokenizer:
             if len(self._tables) < _MOST_TABLES:  # clients choose which tokens are shown
                 self._tables[shown, marked] = table
         return Detokenizer(table)
-
-    def _parts(self, parts: Sequence[str]) -> list[int]:
-        """Returns the ids of parts of a text. A line break before a part keeps tokenizers from adding a space to it."""
-        (first,) = self._tokenizer.encode_batch_fast([parts[0]], add_special_tokens=False)
-        ids: list[int] = list(first.ids)
-        for at in range(1, len(parts), _MOST_PARTS):
-            some = parts[at : at + _MOST_PARTS]
-            encodings = self._tokenizer.encode_batch([f"\n{part}" for part in some], add_special_tokens=False)
-            for part, encoding in zip(some, encodings, strict=True):
-                starts = [start for start, _ in encoding.offsets]
-                if 1 in starts or not part:
-                    ids += encoding.ids[sum(not start for start in starts) :]
-                else:  # a token has the break and more
-                    ids += self._tokenizer.encode(part, add_special_tokens=False).ids
-        return ids
-
-    def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:
-        """Returns the last ids of a text, with special ids around. `Encoding.truncate` would also keep the rest."""
-        before, behind = self.special_around if add_special else ((), ())
-        room = max(0, keep - len(before) - len(behind))
-        return [*before, *ids[max(0, len(ids) - room) :], *behind]
 
     def _table(self, shown: frozenset[int], marked: frozenset[int]) -> list[bytes]:
         table = list(self._bytes)

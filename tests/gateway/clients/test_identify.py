@@ -50,13 +50,18 @@ async def test_a_key_says_the_tenant_whatever_the_client_says(keyed):
     assert [request.tenant for request in keyed.relay.requests] == ["a", "b"]
 
 
-async def test_tenants_have_prefix_caches_of_their_own_unless_theirs_is_shared(keyed):
+async def test_tenants_have_caches_of_prefixes_and_token_ids_of_their_own_unless_theirs_is_shared(keyed):
     for key in ("key-a", "key-b"):
         for salt in ({}, {"cache_salt": "s"}):
             await keyed.chat({"authorization": f"Bearer {key}"}, **salt)
     salts = [request.cache_salt for request in keyed.relay.requests]
     assert len(set(salts)) == 4
     assert salts[2] == ""
+    own = {"authorization": "Bearer key-a"}
+    await keyed.complete(own, cache_salt="s")
+    for asked in ({"prompt": "hi"}, {"messages": CHAT["messages"]}):
+        assert (await keyed.http.post("/tokenize", headers=own, json=asked)).status_code == 200
+    assert keyed.tokens.salts[-7:] == [*salts, salts[1], salts[0], salts[0]]
 
 
 async def test_a_priority_beyond_the_keys_is_refused(keyed):

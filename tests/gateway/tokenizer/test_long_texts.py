@@ -27,15 +27,15 @@ def test_a_text_of_as_many_tokens_as_allowed_is_never_too_long(tmp_path, trained
 def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer(tmp_path, trained):
     loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
     longest = max(len(loaded.token_bytes(id)) for id in range(loaded.vocab_size))
-    loaded._tokenizer = Mock()
+    loaded._encoder = Mock()
     for text in ("a" * (100 * longest + 1), "é" * (50 * longest + 1)):
         with pytest.raises(TextTooLong) as said:
             loaded.encode(text, most=100)
         assert said.value.size == len(text.encode())
         with pytest.raises(TextTooLong):
             loaded.encode_chat([{"role": "user", "content": text}], most=100)
-    assert loaded._tokenizer.mock_calls == []
-    loaded._tokenizer.encode_batch_fast.side_effect = AssertionError("asked")
+    assert loaded._encoder.mock_calls == []
+    loaded._encoder.ids.side_effect = AssertionError("asked")
     with pytest.raises(AssertionError, match="asked"):
         loaded.encode("a" * (100 * longest), most=100)
 

@@ -77,6 +77,7 @@ def chat_request(
     """
     options = params.options(asked, body)
     logprobs = _logprobs(body)
+    serving = serving.salted(options.cache_salt)
     body = reasoning_bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
     reasoning_bounds.check_budget(body.thinking_token_budget, serving.reasoning)
     tools, prompt = rendered(serving, body, messages)
@@ -133,10 +134,16 @@ def _prompt(
         variables = plain.variables(asked) | variables | ({} if start.prompted else {"add_generation_prompt": False})
     except RecursionError:
         raise BadRequest("tools or arguments of calls are nested too deeply") from None
-    special, most = bool(body.add_special_tokens), serving.model.context
     with serving.tokenizing("messages"):
         ids = serving.tokens.encode_chat(
-            templated, most, variables, add_special=special, keep=keep, continued=start.continued, cut=plain.cut
+            templated,
+            serving.model.context,
+            variables,
+            add_special=bool(body.add_special_tokens),
+            keep=keep,
+            continued=start.continued,
+            cut=plain.cut,
+            salt=serving.cache_salt,
         )
     prompt = tuple(ids)
     serving.check_prompt(prompt, "messages")

@@ -30,6 +30,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     scored = prompt_logprobs.asked(body)
     grammar = structured_output.parse(body)
     options = params.options(asked, body)
+    serving = serving.salted(options.cache_salt)
     wanted = 1 if body.max_tokens == 0 else body.max_tokens  # computing the prompt takes one token
     context = serving.model.context
     keep = params.kept_tokens(body, context, wanted or DEFAULT_MAX_TOKENS)
@@ -85,7 +86,8 @@ def _writer(
 def _ids(serving: ModelServing, prompt: Prompt, special: bool, keep: int | None) -> tuple[int, ...]:
     if isinstance(prompt, str):
         with serving.tokenizing("prompt"):
-            ids = tuple(serving.tokens.encode(prompt, special, serving.model.context, keep))
+            encode, salt = serving.tokens.encode, serving.cache_salt
+            ids = tuple(encode(prompt, special, serving.model.context, keep, salt=salt))
     else:
         ids = prompt if keep is None else prompt[-keep:]
     serving.check_prompt(ids, "prompt")

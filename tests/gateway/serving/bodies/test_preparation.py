@@ -24,7 +24,7 @@ def tokens(model: Path) -> ModelTokenizer:
 
 
 @pytest.fixture
-def processes(tokens: ModelTokenizer) -> Iterator[ProcessPoolExecutor]:
+def processes(tokens: ModelTokenizer) -> Iterator[tuple[ProcessPoolExecutor, ...]]:
     made = preparation.start_processes()
     yield made
     preparation.end_processes(made)
@@ -72,6 +72,16 @@ async def test_only_a_short_body_that_brings_little_more_to_read_stays_in_this_p
     assert (pid == os.getpid()) is here
 
 
+async def test_bodies_that_start_alike_are_read_by_one_process_unless_only_another_is_free(processes, tokens):
+    pool = PreparationPool(processes)
+    kinds = [bytearray(start.encode() * LONG) for start in "abcdefgh"]
+    first = [(await pool.run(Prepare(tokens), each))[1] for each in kinds]
+    assert [(await pool.run(Prepare(tokens), each + b"more"))[1] for each in kinds] == first
+    assert len(set(first)) == CONCURRENT
+    same = await asyncio.gather(*(pool.run(Prepare(tokens), kinds[0]) for _ in range(CONCURRENT)))
+    assert {pid for _, pid, *_ in same} == set(first)
+
+
 async def test_what_is_raised_there_is_raised_here(processes):
     pool = PreparationPool(processes)
     with pytest.raises(BadRequest, match="no") as refused:
@@ -86,7 +96,7 @@ async def test_one_that_is_killed_is_an_error_and_the_next_body_is_read_in_a_thr
     pool = PreparationPool(processes)
     with pytest.raises(InternalFault):
         await pool.run(die, body())
-    assert "read in threads" in caplog.text
+    assert "a thread reads its share" in caplog.text
     size, pid, *_ = await pool.run(Prepare(tokens), body())
     assert (size, pid) == (SIZE, os.getpid())
 
@@ -99,7 +109,7 @@ def test_processes_ignore_the_signals_that_end_the_gateway_and_end_with_it(token
     for process in forked:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-    assert made.submit(len, body()).result(20) == SIZE
+    assert [each.submit(len, body()).result(20) for each in made] == [SIZE] * CONCURRENT
     preparation.end_processes(made)
     assert psutil.wait_procs(forked, 20)[1] == []
 
