@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures speculation: decoded tokens a second of one sequence without drafts and with PromptLookup.
+"""Measures speculation: decoded tokens a second of one sequence without drafts and with PromptLookup or a draft model.
 
-    python benchmarks/engine/speculation.py --threads 2
+    python benchmarks/engine/speculation.py --threads 2 --model large.gguf --draft small.gguf
 
 Two schedulers take turns on one runner, prompt by prompt, so that other work on the machine slows both. Each prompt has
 a round of its own for either; the medians of the rounds' rates and of their ratios are shown. The texts are the same,
@@ -14,23 +14,29 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from legato_cli.models import model
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.runner.plan import RunnerOptions
+from legato_engine.runner.drafting.draft_model import DraftModel
+from legato_engine.runner.drafting.opening import open_draft
+from legato_engine.runner.drafting.speculating_runner import SpeculatingRunner
+from legato_engine.runner.interface import StepRunner
+from legato_engine.runner.plan import RunnerOptions, draft_options, plan_draft
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.speculation import drafters
+from legato_engine.scheduler.speculation.model_drafter import DraftLimits
 from legato_engine.weights.opening import open_weights
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol.sampling.parameters import SamplingParams
 
 BLOCK_SIZE, MAX_LENGTH = 16, 2048
+MOST = 64  # running sequences
 ROOT = Path(__file__).parents[2]
 SOURCES = ("legato_engine/mailbox.py", "legato_engine/kvcache/groups.py", "legato_engine/sampling/uniform.py")
 PAGES = ("handoff.md", "admission.md", "autoscaling.md")
@@ -52,8 +58,18 @@ class Bench:
             block_size=BLOCK_SIZE, kv_cache_bytes=1 << 28, dtype=args.dtype, threads=args.threads,
             max_length=MAX_LENGTH, drafts=args.tokens,
         )  # fmt: skip
-        self.runner = Runner.load(open_weights(path), options)
-        self.runner.warm_up()
+        checkpoint = open_weights(path)
+        model_runner = Runner.load(checkpoint, options)
+        model_runner.warm_up()
+        self.runner: StepRunner = model_runner
+        self.draft: DraftLimits | None = None
+        if args.draft is not None:
+            small = open_draft(model.resolve(args.draft, print), checkpoint)
+            options = replace(options, draft=plan_draft(small, options))
+            drafting = Runner.load(small, draft_options(options, model_runner.num_blocks, MAX_LENGTH, MOST))
+            drafting.warm_up()
+            made = DraftModel(drafting, checkpoint.config.vocab_size, small.config.vocab_size)
+            self.runner, self.draft = SpeculatingRunner(model_runner, made), made.limits
         self.tokens = ModelTokenizer.load(path)
         self._clock = time.process_time if args.cpu_time else time.perf_counter
         self._salts = itertools.count()
@@ -88,7 +104,8 @@ class Bench:
         windows = self.runner.layout.windows
         limits = SchedulerLimits("unified", BLOCK_SIZE, max_length=MAX_LENGTH, windows=windows, drafts=drafts)
         pool = BlockPool(self.runner.num_blocks, EventLog("epoch"), windows, BLOCK_SIZE)
-        return Scheduler(limits, pool, "revision", drafters.make("PromptLookup" if drafts else "None"))
+        method = "None" if not drafts else "PromptLookup" if self.draft is None else "Draft"
+        return Scheduler(limits, pool, "revision", drafters.make(method, pool, BLOCK_SIZE, self.draft))
 
     def _generate(
         self, scheduler: Scheduler, prompt: Sequence[int], params: SamplingParams
@@ -116,6 +133,7 @@ def main() -> None:
     parser.add_argument(
         "--model", default="builtin:smollm2-135m-instruct", help="as `legato worker --model` (default: %(default)s)"
     )
+    parser.add_argument("--draft", help="draft with this model, instead of with PromptLookup")
     parser.add_argument("--dtype", default="Auto")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=7, help="most drafts in a step (default: %(default)s)")

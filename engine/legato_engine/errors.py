@@ -14,6 +14,7 @@ EngineError
     ├── ModelNotFound          no such file or folder, or a part of it is missing
     ├── CorruptModel           a file is truncated, has a bad header or contradicts itself
     ├── UnsupportedModel       an architecture, or a setting of it, that the engine does not compute
+    ├── DifferentTokens        a draft model has other tokens than its model
     ├── UnsupportedFormat      a tensor's number format or quantization that the engine does not read
     └── TensorError            a tensor of the model
         ├── MissingTensor      is not in the files
@@ -72,6 +73,10 @@ class UnsupportedModel(ModelError):
 
 
 class UnsupportedFormat(ModelError):
+    pass
+
+
+class DifferentTokens(ModelError):
     pass
 
 

@@ -71,8 +71,9 @@ _TIER_COUNTS = {
     "errors": ("errors", "Failed reads and writes of a tier of KV, and refused files."),
 }
 _DRAFTS = {
-    "drafted": ("proposed", "Tokens that were drafted and verified."),
-    "accepted": ("accepted", "Drafted tokens that the model sampled, too."),
+    "drafted": ("proposed_tokens", "Tokens that were drafted and verified."),
+    "accepted": ("accepted_tokens", "Drafted tokens that the model sampled, too."),
+    "drafting": ("drafting_seconds", "Seconds that the draft model computed."),
 }
 
 
@@ -205,7 +206,7 @@ class WorkerMetrics:
         """Counts of drafted tokens by method; none without speculation."""
         families = list[Metric]()
         for name, (metric, text) in _DRAFTS.items() if self._speculation != "None" else ():
-            family = CounterMetricFamily(f"legato_worker_speculation_{metric}_tokens", text, labels=["method"])
+            family = CounterMetricFamily(f"legato_worker_speculation_{metric}", text, labels=["method"])
             family.add_metric([self._speculation], self._earlier[name] + getattr(totals, name))
             families.append(family)
         return families

@@ -29,7 +29,7 @@ ON_KERNEL_FAILURE = ("Auto", "Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TLS_MODES = ("Permissive", "Strict")
-SPECULATIONS = ("None", "PromptLookup")
+SPECULATIONS = ("None", "PromptLookup", "Draft")
 MOST_DRAFTS = 7  # of a sequence in one step: attention on a GPU decodes rows of up to 8 tokens
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 NODE_MEMORY = ("Auto", "On", "Off")
@@ -62,6 +62,7 @@ class WorkerSettings:
     dtype: str = "Auto"
     speculation: str = "None"
     speculation_tokens: int = 4
+    speculation_model: str | None = None  # the draft model
     quantization: str = "None"
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
@@ -218,6 +219,11 @@ _FLAGS: Final = (
         "method that drafts tokens, which steps then verify: " + ", ".join(SPECULATIONS),
     ),
     Flag("--speculation-tokens", flags.whole("COUNT", 1, MOST_DRAFTS), "most tokens drafted of a sequence for a step"),
+    Flag(
+        "--speculation-model",
+        flags.text("MODEL"),
+        "with --speculation Draft, a small model with the same tokenizer that drafts, as in --model",
+    ),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
     Flag("--quantization", flags.one_of("FORMAT", QUANTIZATIONS), "format that weights are rounded to while loading"),
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
@@ -339,6 +345,7 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--profile: only allowed with --runner paced")
     if settings.node_memory == "On" and not settings.shares_memory:
         raise SettingsError("--node-memory: On is not allowed with --no-checksum or --transport None")
+    _check_speculation(settings)
     if settings.internal_tls_folder is None and not settings.plain_control:
         raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
     if (settings.internal_tls_folder is None) != (settings.internal_tls_name == ""):
@@ -357,3 +364,13 @@ def _check_together(settings: WorkerSettings) -> None:
             f"would be open to everyone (set {names.ENV_TOKEN}, give --token-folder, listen on 127.0.0.1, or use "
             "--transport None)"
         )
+
+
+def _check_speculation(settings: WorkerSettings) -> None:
+    drafts = settings.speculation == "Draft"
+    if drafts and settings.runner == "paced":
+        raise SettingsError("--speculation: Draft is not allowed with --runner paced, which computes nothing")
+    if drafts and settings.speculation_model is None:
+        raise SettingsError("--speculation-model: required with --speculation Draft")
+    if not drafts and settings.speculation_model is not None:
+        raise SettingsError("--speculation-model: only allowed with --speculation Draft")

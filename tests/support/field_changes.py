@@ -154,8 +154,8 @@ CHANGES |= {
     f"scaling.{pool}.{bound}": value for pool in ("prefill", "decode") for bound, value in (("min", 3), ("max", 2))
 }
 CHANGES |= {
-    f"{part}.source.{field}": value
-    for part in ("model", "model.adapters")
+    f"{part}.{field}": value
+    for part in ("model.source", "model.adapters.source", "engine.speculation.model")
     for field, value in {
         "path": "/models/other",
         "huggingFace.repo": "owner/other",
@@ -166,6 +166,11 @@ CHANGES |= {
         "image": "image",
     }.items()
 }
+CHANGES |= {
+    "engine.speculation.model.builtin": "smollm2-135m-instruct",
+    "engine.speculation.model.huggingFace.file": "draft.gguf",
+}
+DRAFT = "engine.speculation.model."
 SOURCES = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "claim"}}
 
 
@@ -198,8 +203,8 @@ def with_field(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         part = part.setdefault(parent, {})
         if isinstance(part, list):
             (part,) = part
-        if parent == "source":
-            kind = path.split(".source.")[1].split(".")[0]
+        if parent == "source" or (parent == "model" and path.startswith(DRAFT)):
+            kind = path.partition(f"{parent}.")[2].split(".")[0]
             part.clear()
             part |= copy.deepcopy({kind: SOURCES[kind]}) if kind in SOURCES else {}
     part[last] = value
@@ -215,6 +220,8 @@ def base_for(path: str) -> dict[str, Any]:
         return BASE | {"internalTLS": {"secret": "internal"}}
     if path.startswith("transfer.rdma."):
         return BASE | {"transfer": {"transport": "RDMA", "rdma": RDMA}}
+    if path.startswith(DRAFT):
+        return BASE | {"engine": {"speculation": {"method": "Draft", "model": {"path": "/models/draft.gguf"}}}}
     if path == "engine.speculation.tokens":
         return BASE | {"engine": {"speculation": {"method": "PromptLookup"}}}
     if path.startswith("engine.diskKV"):

@@ -19,20 +19,21 @@ from legato_engine.kvcache.block_pool import BlockPool, TierSizes
 from legato_engine.kvcache.disk_tier import Order, Outcome, ReadBlock, RemoveBlock
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Content, Save
-from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
+from legato_engine.scheduler.batch import Batch, DraftRow, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.handoff import transfers
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingTransfer
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission, EndedSequences, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.scheduler.speculation.drafter import Draft
+from legato_engine.scheduler.speculation.drafter import Draft, Drafter
+from legato_engine.scheduler.speculation.model_drafter import DraftLimits, ModelDrafter
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.block_hash import split
 from legato_protocol.wire.kv_events import KVEvent, Stored
 from legato_protocol.wire.kv_windows import window_blocks
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
-from legato_protocol.wire.stream import Peer
+from legato_protocol.wire.stream import Peer, TokenLogprobs
 
 VOCABULARY = 1000
 GARBAGE = -1
@@ -179,6 +180,25 @@ class Arena:
         self.slots = [[GARBAGE] * block_size for _ in range(host_slots)]
         self.windows = windows
         self.blocks = [[GARBAGE] * block_size for _ in range(num_blocks)]
+        self.drafted = [[GARBAGE] * block_size for _ in range(num_blocks)]  # the draft model's arena
+
+    def draft(self, rows: Sequence[DraftRow]) -> StepOutput:
+        """Drafts that are right up to some place, from KV that the draft model has computed itself."""
+        return tuple([tuple(self._draft(row)) for row in rows])
+
+    def _draft(self, row: DraftRow) -> Iterable[Sampled]:
+        values, known, choice = all_kv(row.draw.tokens[: row.start]), len(row.draw.tokens), row.draw.choice
+        assert [self._slot(row.blocks, at, self.drafted) for at in range(row.start)] == values, "a draft model's KV"
+        assert list(row.draw.tokens[row.start : row.start + len(row.tokens)]) == list(row.tokens)
+        right, tokens = (known * 7 + choice) % 5, list(row.tokens)
+        for place in count():
+            for token in tokens:
+                self._write(row.blocks, len(values), kv(values, token), self.drafted)
+                values.append(kv(values, token))
+            if place == row.count:
+                return
+            tokens = [(next_token(values, row.draw.params.seed, choice) + (place >= right)) % VOCABULARY]
+            yield Sampled(tokens[0], TokenLogprobs(-0.5, ()))
 
     def run(self, batch: Batch, before: StepOutput = ()) -> StepOutput:
         """`before` is what the step before sampled."""
@@ -188,6 +208,8 @@ class Arena:
                 self.slots[move.slot] = list(self.blocks[move.block])
             else:
                 self.blocks[move.block] = list(self.slots[move.slot])
+        if batch.drafting:
+            return self.draft(batch.drafting)
         for source, target in batch.copies:
             self.blocks[target] = list(self.blocks[source])
         written = [
@@ -202,11 +224,11 @@ class Arena:
     def read(self, blocks: Sequence[int], length: int) -> list[int]:
         return [self._slot(blocks, position) for position in range(length)]
 
-    def _slot(self, table: Any, position: int) -> int:
-        return self.blocks[table[position // self.block_size]][position % self.block_size]
+    def _slot(self, table: Any, position: int, blocks: Any = None) -> int:
+        return (blocks or self.blocks)[table[position // self.block_size]][position % self.block_size]
 
-    def _write(self, table: Any, position: int, value: int) -> None:
-        self.blocks[table[position // self.block_size]][position % self.block_size] = value
+    def _write(self, table: Any, position: int, value: int, blocks: Any = None) -> None:
+        (blocks or self.blocks)[table[position // self.block_size]][position % self.block_size] = value
 
     def _row(self, row: Row, tokens: Sequence[int]) -> tuple[Sampled, ...] | Scored:
         values, others = self.read(row.blocks, row.start), list[list[int]]()
@@ -248,13 +270,21 @@ class Worker:
     """A scheduler with its arena, and a gateway's view of its events."""
 
     def __init__(
-        self, num_blocks: int = 32, block_size: int = 4, host_slots: int = 0, files: int = 0, **limits: object
+        self,
+        num_blocks: int = 32,
+        block_size: int = 4,
+        host_slots: int = 0,
+        files: int = 0,
+        draft_model: bool = False,
+        **limits: object,
     ) -> None:
         defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
         chosen = SchedulerLimits(block_size=block_size, **defaults | limits)
         self.pool = BlockPool(num_blocks, EventLog("epoch"), chosen.windows, block_size, TierSizes(host_slots, files))
         self.clients: dict[str, Client] = {}
-        drafter = Guesses(self.clients) if chosen.drafts else None
+        drafter: Drafter | None = Guesses(self.clients) if chosen.drafts else None
+        if chosen.drafts and draft_model:
+            drafter = ModelDrafter(self.pool, block_size, DraftLimits(VOCABULARY, chosen.max_length))
         self.scheduler = Scheduler(chosen, self.pool, "revision", drafter)
         self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
         self.arena = Arena(num_blocks, block_size, chosen.windows, host_slots)
@@ -350,7 +380,7 @@ class Worker:
             self.batches.append(self.flight)
             self._check_held(self.flight)
             assert all(row.tokens for row in self.flight.rows), "a row that computes nothing"
-            assert self.flight.rows or self.flight.moves, "a step that does nothing"
+            assert self.flight.rows or self.flight.moves or self.flight.drafting, "a step that does nothing"
             tables = {id(request.blocks) for client in self.clients for request in self.scheduler.requests(client)}
             assert all(id(row.blocks) in tables for row in self.flight.rows), "a row of one that was preempted"
             self.output = self.arena.run(self.flight) if compute else None

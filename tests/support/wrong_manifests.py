@@ -14,6 +14,8 @@ BESIDE: dict[str, Any] = {  # other fields that a part must have
     "model.adapters.0.source.huggingFace": HUB,
     "transfer.rdma": {"resource": "rdma/ib"},
     "engine.speculation": {"method": "PromptLookup"},
+    "engine.speculation.model.huggingFace": HUB,
+    "engine.speculation.model.pvc": {"claim": "a"},
 }
 
 
@@ -51,7 +53,7 @@ FIELDS = [
     ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
     ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16', 'FP8' or 'Float32'"),
     ("engine.quantization", "fp8", "'None', 'FP8' or 'Int8'"),
-    ("engine.speculation.method", "Draft", "'PromptLookup'"),
+    ("engine.speculation.method", "Eagle3", "'PromptLookup' or 'Draft'"),
     *(("engine.speculation.tokens", wrong, "1" if wrong < 1 else "at most 7") for wrong in (0, 8)),
     ("engine.runner", "paced", "'Model' or 'Paced'"),
     ("engine.hangTimeout", "soon", "not a valid duration: soon"),

@@ -89,7 +89,10 @@ def storage(spec: Spec) -> Finding:
 
 
 def hub_token(spec: Spec) -> Finding:
-    repositories = [spec.model.source.hugging_face, *(adapter.source.hugging_face for adapter in spec.model.adapters)]
+    speculation = spec.engine.speculation
+    draft = speculation.model.hugging_face if speculation is not None and speculation.model is not None else None
+    adapters = [adapter.source.hugging_face for adapter in spec.model.adapters]
+    repositories = [spec.model.source.hugging_face, draft, *adapters]
     hubs = [hub for hub in repositories if hub]
     open_to_all = [hub.repo for hub in hubs if not hub.token_secret]
     if not hubs:

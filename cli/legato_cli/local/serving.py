@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from legato_cli.local import adapter_downloads, admin, greeting
+from legato_cli.local import admin, downloads, greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
@@ -98,7 +98,7 @@ def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool
 
 async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool) -> int:
     clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
-    await adapter_downloads.download(manifest.service, PROGRAM, lambda text: terminal.say(f"legato: {text}"))
+    await downloads.download(manifest.service, PROGRAM, lambda text: terminal.say(f"legato: {text}"))
     written = LogLines()
     here = os.environ
     placement = local(PROGRAM, len(os.sched_getaffinity(0)), str(model.cache_folder(here)), gpus.visible(here))
@@ -250,7 +250,7 @@ class _Serving:
                     [("metadata", "cannot be changed while the service is running (restart `legato up`)")]
                 )
             await asyncio.to_thread(model.resolve, model_argument(edited.service), self._say)
-            await adapter_downloads.download(edited.service, PROGRAM, self._say)
+            await downloads.download(edited.service, PROGRAM, self._say)
         except (ManifestError, model.ModelUnavailable) as error:
             for line in str(error).splitlines():
                 self._say(f"{self.path}: {line}")

@@ -17,7 +17,7 @@ from legato_protocol.settings import flags
 if TYPE_CHECKING:
     from legato_engine.backends.cuda.device import Device
     from legato_operator.api.resources import Spec
-    from legato_operator.api.spec.model import HuggingFace
+    from legato_operator.api.spec.model import HubFile, HuggingFace
 
 PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
 Section = Callable[[], Iterator[str]]
@@ -97,7 +97,7 @@ def fitting(subject: Subject) -> Iterator[str]:
             device = backends.gpu("cuda")
             assert device is not None
             device_memory = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
-        yield from fit.lines(spec, path, device_memory)
+        yield from fit.lines(spec, path, device_memory, _draft(spec, subject))
         yield f"{'formats':<14} {fit.formats_of(spec, path, device_memory)}"
         yield from fit.sharing(spec, len(os.sched_getaffinity(0)), device_memory is not None)
     except (fit.DoesNotFit, NoDevice) as error:
@@ -164,19 +164,16 @@ def _asked(subject: Subject) -> "tuple[Spec, Path]":
     from legato_operator.manifests.common import model_argument
     from legato_operator.planning import checks
 
-    def say(text: str) -> None:
-        print(f"legato: {text}", file=sys.stderr, flush=True)
-
     name, file = subject.name, subject.file
     try:
         spec = _spec(file) if file is not None else None
         if spec is not None and (repository := spec.model.source.hugging_face) is not None:
             if problems := checks.unavailable(spec, in_containers=True):
                 raise ManifestError(problems)
-            return spec, _outline(repository, subject.scratch, say)
-        made = model_manifest.of(name, say, outlines=subject.scratch) if name is not None else None
+            return spec, _outline(repository, subject.scratch, _say)
+        made = model_manifest.of(name, _say, outlines=subject.scratch) if name is not None else None
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
-        return service.spec, model.resolve(model_argument(service), say)
+        return service.spec, model.resolve(model_argument(service), _say)
     except ManifestError as error:
         if file is not None and _for_kubernetes(file):
             raise NotJudged(f"not judged on this machine: {'; '.join(str(error).splitlines())}") from None
@@ -187,7 +184,33 @@ def _asked(subject: Subject) -> "tuple[Spec, Path]":
         raise SomethingWrong(str(error)) from None
 
 
-def _outline(repository: "HuggingFace", scratch: Path, progress: Callable[[str], None]) -> Path:
+def _say(text: str) -> None:
+    print(f"legato: {text}", file=sys.stderr, flush=True)
+
+
+def _draft(spec: "Spec", subject: Subject) -> Path | None:
+    """Returns the path of the manifest's draft model, or of its outline. Raises NotJudged, SomethingWrong."""
+    from legato_cli.models import model
+    from legato_operator.manifests import common
+
+    source = None if spec.engine.speculation is None else spec.engine.speculation.model
+    if source is None:
+        return None
+    if source.pvc or source.image:
+        raise NotJudged("not judged: engine.speculation.model is on a cluster")
+    try:
+        if source.hugging_face is None:
+            return model.resolve(common.draft_argument(source), _say)
+        folder = subject.scratch / "draft"
+        folder.mkdir(exist_ok=True)
+        return _outline(source.hugging_face, folder, _say)
+    except model.ModelAway as error:
+        raise NotJudged(f"not judged: engine.speculation.model: {error}") from None
+    except model.ModelUnavailable as error:
+        raise SomethingWrong(f"engine.speculation.model: {error}") from None
+
+
+def _outline(repository: "HuggingFace | HubFile", scratch: Path, progress: Callable[[str], None]) -> Path:
     """Raises ModelUnavailable."""
     from legato_cli.models import hub_content, hub_model
 

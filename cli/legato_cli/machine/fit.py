@@ -10,8 +10,9 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kernels.paths import FLOAT8
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.drafting.opening import open_draft
 from legato_engine.runner.formats import Formats
-from legato_engine.runner.plan import layout_of
+from legato_engine.runner.plan import DraftPlan, RunnerOptions, layout_of, plan_draft, with_draft
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.device import staging
@@ -38,13 +39,15 @@ class Gpus:
     count: int
 
 
-def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
-    """Yields the memory that each pool's workers need on this machine's hardware. Raises DoesNotFit."""
+def lines(spec: Spec, path: Path, gpus: Gpus | None, draft: Path | None = None) -> Iterator[str]:
+    """Yields the memory that each pool's workers need on this machine's hardware, with the draft model at `draft`.
+    Raises DoesNotFit."""
     for role in roles.with_pool(spec):
         if roles.gpus(spec, role) and gpus is None:
             yield f"{role:<14} requests a GPU, missing here: judged for the processor, as `legato up` runs it"
+        drafts = draft if role == roles.DECODE else None  # only decode workers have one
         try:
-            yield f"{role:<14} {_worker(spec, path, role, gpus if roles.gpus(spec, role) else None)}"
+            yield f"{role:<14} {_worker(spec, path, drafts, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:
             raise DoesNotFit(f"{role:<14} {error}") from None
 
@@ -76,7 +79,7 @@ def _formats(spec: Spec, checkpoint: Checkpoint, gpus: Gpus | None) -> tuple[int
     return size, formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
 
 
-def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
+def _worker(spec: Spec, path: Path, draft_path: Path | None, role: str, gpus: Gpus | None) -> str:
     engine = spec.engine
     checkpoint = open_weights(path, engine.quantization)
     config = checkpoint.config
@@ -85,8 +88,9 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chunk = CHUNK_TOKENS["cuda" if gpus else "cpu"] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
     size, chosen = _formats(spec, checkpoint, gpus)
     _check_scales(checkpoint, chosen)
-    layout = layout_of(config, size, chosen.kv)
-    needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
+    own = layout_of(config, size, chosen.kv)
+    draft = _draft(spec, draft_path, checkpoint, gpus) if draft_path is not None else None
+    needs_of, layout = with_draft(partial(sizing.needs, checkpoint, chosen, chunk), own, draft, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
     host, whose = _available(spec, role)
     room = sizing.without_host_kv(host, engine.host_kv_memory or 0)
@@ -95,14 +99,32 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     declared = config.max_length
     if gpus and spec.disaggregated:  # KV of a hand-off lands in the host's memory
         landing = staging.landing_bytes(memory.available() // _workers(spec))
-        declared = sizing.longest_within(declared, layout, landing, chunk)
+        declared = sizing.longest_within(declared, own, landing, chunk)
     sizes = sizing.choose(needs_of, layout, declared, asked, room, chunk)
     tokens, needs = layout.tokens_within(sizes.kv_cache_bytes, chunk), needs_of(sizes.max_running)
-    taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, chosen.quantized(checkpoint))
+    forms = [chosen.quantized(checkpoint)]
+    if draft is not None:
+        forms.append(f"{_mib(draft.needs(chunk, sizes.max_running).weights)} of them of the draft model")
+    taken = _taken(needs.with_tables(sizes.max_length), sizes, tokens, "; ".join(filter(None, forms)))
     taken = f"{taken} for {sizes.sequences(layout, config.max_length)}"
     if engine.host_kv_memory is not None:
         whose = f"{whose}, in addition to {_mib(engine.host_kv_memory)} of host memory for evicted KV"
     return f"fits: {taken}, of {_mib(room.available)} {whose}"
+
+
+def _draft(spec: Spec, path: Path, model: Checkpoint, gpus: Gpus | None) -> DraftPlan:
+    """Returns the plan of the draft model at `path`. Raises EngineError."""
+    engine = spec.engine
+    size = BLOCK_SIZES["cuda" if gpus else "cpu"] if engine.block_size == "Auto" else engine.block_size
+    options = RunnerOptions(
+        dtype=engine.dtype,
+        gpu=gpus.device if gpus else None,
+        on_kernel_failure=engine.on_kernel_failure,
+        block_size=size,
+        kv_cache_bytes=None,
+        max_length=None,
+    )
+    return plan_draft(open_draft(path, model), options)
 
 
 def _check_scales(checkpoint: Checkpoint, chosen: Formats) -> None:

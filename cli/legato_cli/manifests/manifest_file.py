@@ -16,6 +16,7 @@ _PATHS = (  # fields of a spec that name a file or folder of this machine
     ("gateway", "apiKeys", "path"),
     ("gateway", "tls", "path"),
     ("engine", "profile"),
+    ("engine", "speculation", "model", "path"),
 )
 
 

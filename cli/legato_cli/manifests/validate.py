@@ -100,24 +100,25 @@ def check(file: Path, local: bool) -> Iterator[Checked]:
     if not mine:
         yield Checked(str(file), "", [("", f"no {names.INFERENCE_SERVICE} of {names.API_VERSION} is in this file")])
     for item in mine:
-        yield Checked(str(file), _name(item), *judged(item, local))
+        yield Checked(str(file), _name(item), *judged(item, local, file.resolve().parent))
 
 
-def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem], Sequence[Problem]]:
-    """Returns an object's problems, fields without effect and unmet objectives, as in `Checked`.
+def judged(item: Any, local: bool, folder: Path) -> tuple[Sequence[Problem], Sequence[Problem], Sequence[Problem]]:
+    """Returns an object's problems, fields without effect and unmet objectives, as in `Checked`. It is in `folder`.
 
     Problems are violated types and rules, or else valid fields that are not available there.
     """
-    from legato_cli.manifests import unmet_objectives
+    from legato_cli.manifests import draft_tokens, unmet_objectives
     from legato_operator.api import parsing
     from legato_operator.api.quantities import GPU
     from legato_operator.errors import ManifestError
     from legato_operator.planning import checks
 
     try:
-        spec = parsing.read_mapping(_as_written(item)).spec
+        service = parsing.read_mapping(_as_written(item))
     except ManifestError as error:
         return error.problems, (), ()
+    spec = service.spec
     unmet = unmet_objectives.of_paced(spec)
     if not local:
         refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, _devices(spec), True)]
@@ -125,6 +126,7 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
         return refused, [(path, f"{name} {other}") for path, name in checks.uncounted(spec)], unmet
     has_gpus = bool(gpus.visible(os.environ))
     refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
+    refused = refused or list(draft_tokens.problems(service, folder))
     return refused, checks.without_effect(spec, has_gpus), unmet
 
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Start
@@ -63,9 +62,7 @@ def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
         channel.send(Loading(phase, share))
 
     try:
-        parts, ready = assembly.load(
-            start.settings, Path(start.path), start.epoch, progress, time.monotonic, start.adapters
-        )
+        parts, ready = assembly.load(start, progress, time.monotonic)
     except (EngineError, LinkError, SettingsError) as error:
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT

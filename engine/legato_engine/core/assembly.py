@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.disk.block_folder import BlockFolder
 from legato_engine.core.disk.disk_thread import DiskThread
-from legato_engine.core.frames import Ready
+from legato_engine.core.frames import Ready, Start
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice, NodeOpener
 from legato_engine.core.loop import CoreParts
@@ -34,7 +35,6 @@ from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_engine.transfer.connections.channels import Channels
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_protocol.model_files import model_digest
-from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.sampling.parameters import LATER_PARAMS
 from legato_protocol.settings.flags import SettingsError
@@ -47,20 +47,14 @@ Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 PROMPT_NICENESS = 10  # a tenth of the weight of a thread that decodes, or of any other program's
 
 
-def load(
-    settings: WorkerSettings,
-    path: Path,
-    epoch: str,
-    progress: Progress,
-    clock: Clock,
-    listed: AdapterList | None = None,
-) -> tuple[CoreParts, Ready]:
-    """Loads the model, opens the `listed` adapters and registers the arena.
+def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Ready]:
+    """Loads the model, opens the listed adapters and registers the arena.
 
     Returns the core's parts, and the message that reports to the server that it serves. Raises EngineError,
     SettingsError, LinkError.
     """
-    load_model = _loader(settings)
+    settings, path, epoch, listed = start.settings, Path(start.path), start.epoch, start.adapters
+    load_model = _loader(settings, None if start.draft_path is None else Path(start.draft_path))
     compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
     if settings.runner == "model" and settings.device == "cpu":
@@ -74,7 +68,8 @@ def load(
         runner.num_blocks, EventLog(epoch), layout.windows, layout.block_size, _tier_sizes(settings, runner)
     )
     disk = _disk(settings, runner, pool)
-    scheduler = Scheduler(limits, pool, runner.kv_revision, model.drafter or drafters.make(settings.speculation))
+    drafter = model.drafter or drafters.make(settings.speculation, pool, limits.block_size, model.draft)
+    scheduler = Scheduler(limits, pool, runner.kv_revision, drafter)
     carrier = agent = None
     node = NodeChoice()
     if settings.transport != "None":
@@ -137,14 +132,14 @@ def _ready(
     )
 
 
-def _loader(settings: WorkerSettings) -> Load:
+def _loader(settings: WorkerSettings, draft_path: Path | None) -> Load:
     if settings.runner == "paced":
         from legato_engine.runner import paced
 
         return paced.load
     from legato_engine.runner import loading  # torch is loaded here
 
-    return loading.load
+    return partial(loading.load, draft_path=draft_path)
 
 
 def niceness(settings: WorkerSettings) -> int:

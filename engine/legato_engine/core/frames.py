@@ -33,6 +33,7 @@ class Start(Message, tag="start", frozen=True):
     path: str
     epoch: str
     adapters: AdapterList | None = None  # None: only the adapters in `settings`
+    draft_path: str | None = None  # the draft model's
 
 
 class FromGateway(Value, frozen=True):
@@ -146,6 +147,7 @@ class CoreTotals(Value, frozen=True):
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
     drafted: int = 0
     accepted: int = 0
+    drafting: float = 0.0  # seconds that a draft model computed
     tiers: dict[str, TierTotals] = msgspec.field(default_factory=dict)  # by name, as in `kv_events.TIERS`
     slice_wait: float = 0.0  # seconds that steps waited for time slices
 

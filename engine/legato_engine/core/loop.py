@@ -217,6 +217,8 @@ class Core:
                 self._handoffs.agent.after_step(self._runner.written)
         moving = self._tier_times.measure(self._runner.arena.host.take_times())
         result = self._scheduler.process(batch, output, now, moving)
+        if batch.drafting:
+            return
         for scored in result.scored:
             self._outbox.add_prompt_logprobs(scored)
         self._emit(result.emissions)
@@ -225,7 +227,8 @@ class Core:
         if self._handoffs is not None:
             self._handoffs.senders.after_step(result.advanced, result.prefilled)
         if batch.rows:
-            self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now, result.accepted)
+            seconds = now - self._since + result.drafting
+            self._rates.measure(result.prompt_tokens, result.decode_rows, seconds, now, result.accepted)
         self._since = now
         self._reporter.count_step(result)
         self._profiling.count_step()

@@ -58,6 +58,7 @@ class BlockPool:
         self.disk = DiskTier(tiers.files, follow_prefixes(windows, block_size, of_disk), of_disk)
         self.host = HostTier(tiers.slots, follow_prefixes(windows, block_size, of_host), of_host, self.disk)
         self.cache = PrefixCache(follow_prefixes(windows, block_size, events), self.host)
+        self.uses = [0] * size  # times that each block was allocated: with another number, it has other content
         self._references = [0] * size
         self._free = bytearray(_FREE) * size  # a byte per block, since bytearray.find finds runs at memchr's speed
         self._free_count = size
@@ -119,6 +120,7 @@ class BlockPool:
         self._free_count -= count
         for block in blocks:
             self._references[block] = 1
+            self.uses[block] += 1
         return blocks
 
     def take(self, blocks: Iterable[int]) -> None:

@@ -23,6 +23,7 @@ class KVLayout:
     head_dim: int
     dtype: str  # a key of DTYPE_BYTES
     windows: tuple[int, ...] = ()
+    draft_bytes: int = 0  # of a draft model's KV of a block's tokens, in an arena of its own
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:
@@ -31,6 +32,11 @@ class KVLayout:
     @property
     def block_bytes(self) -> int:
         return prod(self.block_shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of a block in all arenas."""
+        return self.block_bytes + self.draft_bytes
 
     def blocks_for(self, tokens: int) -> int:
         """Number of blocks of one group that hold `tokens` tokens."""
@@ -41,12 +47,12 @@ class KVLayout:
         return SequenceSizes(self.block_size, self.windows, chunk_tokens)
 
     def bytes_for(self, tokens: int, chunk_tokens: int) -> int:
-        """Bytes of the most blocks that a sequence of `tokens` takes."""
-        return self.sizes(chunk_tokens).most(tokens) * self.block_bytes
+        """Bytes, in all arenas, of the most blocks that a sequence of `tokens` takes."""
+        return self.sizes(chunk_tokens).most(tokens) * self.whole_bytes
 
     def tokens_within(self, size: int, chunk_tokens: int) -> int:
         """Tokens of the longest sequence that `size` bytes hold."""
-        return self.sizes(chunk_tokens).largest(size // self.block_bytes)
+        return self.sizes(chunk_tokens).largest(size // self.whole_bytes)
 
     def __str__(self) -> str:
         """The value of `Hello.layout`: workers only exchange KV if it is equal."""

@@ -60,13 +60,13 @@ class Arena:
 
 def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int, chunk_tokens: int = 0) -> int:
     """The number of blocks that fit. Raises TooLittleMemory if a sequence of `max_length` tokens does not."""
-    count = kv_cache_bytes // layout.block_bytes
+    count = kv_cache_bytes // layout.whole_bytes
     sizes = layout.sizes(chunk_tokens)
     needed = sizes.most(max_length)
     if count < needed:
         raise TooLittleMemory(
-            f"kvCacheMemory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.block_bytes:,} bytes; one "
-            f"sequence of {max_length} tokens needs {needed}: give at least {needed * layout.block_bytes:,} bytes, "
+            f"kvCacheMemory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.whole_bytes:,} bytes; one "
+            f"sequence of {max_length} tokens needs {needed}: give at least {needed * layout.whole_bytes:,} bytes, "
             f"or a maxLength of at most {sizes.largest(count)}"
         )
     return count

@@ -12,6 +12,7 @@ from legato_engine.kvcache.moves import MoveTime
 from legato_engine.ranges import Ranges
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.speculation.drafter import Drafter
+from legato_engine.scheduler.speculation.model_drafter import DraftLimits
 from legato_engine.transfer.device.interface import DeviceEvent
 from legato_engine.transfer.node.memory_file import MemoryFile
 from legato_protocol.model_files.adapter_list import AdapterEntry
@@ -146,3 +147,4 @@ class LoadedModel:
     profiler: StepProfiler = field(default_factory=NoProfiler)
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError
     drafter: Drafter | None = None  # instead of the method's own
+    draft: DraftLimits | None = None  # of the draft model

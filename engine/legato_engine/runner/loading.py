@@ -1,8 +1,10 @@
 """Makes a runner from a worker's settings: opens the weights, loads them, computes a token."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -12,8 +14,11 @@ from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import backends, compilation, population, sizing
+from legato_engine.runner.drafting.draft_model import DraftModel
+from legato_engine.runner.drafting.opening import open_draft
+from legato_engine.runner.drafting.speculating_runner import SpeculatingRunner
 from legato_engine.runner.interface import LoadedModel, Progress
-from legato_engine.runner.plan import AdapterLimits, RunnerOptions
+from legato_engine.runner.plan import AdapterLimits, RunnerOptions, draft_options, plan_draft
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.runner.step_profiler import TorchProfiler, open_ranges
@@ -25,13 +30,15 @@ from legato_engine.weights.opening import open_weights
 from legato_protocol.model_files.adapter_list import AdapterEntry
 
 
-def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
-    """The model at `path`, after it has computed a token. Raises EngineError."""
+def load(settings: WorkerSettings, path: Path, progress: Progress, draft_path: Path | None = None) -> LoadedModel:
+    """The model at `path`, after it has computed a token, and its draft model. Raises EngineError."""
     checkpoint = open_weights(path, settings.quantization)
+    draft = None if draft_path is None else open_draft(draft_path, checkpoint)
     fitting = projections(checkpoint.config)
     folders = _adapters(settings, fitting)
     max_length = settings.length_limit(checkpoint.config.max_length)
-    runner = _runner(settings, checkpoint, max_length, _adapter_limits(settings, fitting, folders), progress)
+    limits = _adapter_limits(settings, fitting, folders)
+    runner, drafting = _runners(settings, _Parts(checkpoint, draft, max_length, limits), progress)
     for folder in [*folders.values()][:1]:
         runner.warm_up_adapter(runner.adapter(folder.read()))
     if settings.adapters_file is not None:
@@ -43,7 +50,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         return _offered(runner, entry.name, _open(settings, fitting, entry))
 
     return LoadedModel(
-        runner,
+        runner if drafting is None else SpeculatingRunner(runner, drafting),
         checkpoint.fingerprint,
         checkpoint.config.vocab_size,
         runner.max_length,
@@ -52,6 +59,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         backends.gpu_uuids(settings.device),
         TorchProfiler(runner.ranges, gpu=settings.device != "cpu"),
         open_listed,
+        draft=None if drafting is None else drafting.limits,
     )
 
 
@@ -84,16 +92,19 @@ def _neutral(fitting: Projections) -> dict[str, Pair]:
     return {name: Pair(torch.zeros(1, inputs), torch.zeros(outputs, 1)) for name, (outputs, inputs) in fitting.items()}
 
 
-def _runner(
-    settings: WorkerSettings,
-    checkpoint: Checkpoint,
-    max_length: int | None,
-    adapters: AdapterLimits,
-    progress: Progress,
-) -> Runner:
-    """The model, after it has computed a token."""
+class _Parts(NamedTuple):
+    """The weights that are loaded, and limits that follow from them."""
+
+    checkpoint: Checkpoint
+    draft: Checkpoint | None
+    max_length: int | None
+    adapters: AdapterLimits
+
+
+def _runners(settings: WorkerSettings, parts: _Parts, progress: Progress) -> tuple[Runner, DraftModel | None]:
+    """The model and its draft model, after each has computed a token."""
     try:
-        return _warmed_up(settings, checkpoint, max_length, adapters, progress)
+        return _warmed_up(settings, parts, progress)
     except KernelFailed as error:
         if settings.on_kernel_failure != "Torch":
             raise
@@ -101,31 +112,45 @@ def _runner(
     # Only after the exception, whose frames hold the first runner, is freed: the device may have no room for two.
     gc.collect()  # a compiler's errors may hold each other
     torch.cuda.empty_cache()  # otherwise torch keeps the freed memory, and it does not count as free
-    return _warmed_up(settings, checkpoint, max_length, adapters, progress, why)
+    return _warmed_up(settings, parts, progress, why)
 
 
 def _warmed_up(
-    settings: WorkerSettings,
-    checkpoint: Checkpoint,
-    max_length: int | None,
-    adapters: AdapterLimits,
-    progress: Progress,
-    fallback: str = "",
-) -> Runner:
-    options = _options(settings, max_length, adapters, fallback)
-    with compilation.begin(settings, checkpoint, fallback) as kernels:
-        runner = Runner.load(checkpoint, options, lambda _what, share: progress("loading", share))
-        if settings.device == "cpu":
-            # Only now: workers that start together measure the free memory first.
-            population.start(runner.arena, runner.arena.host)
+    settings: WorkerSettings, parts: _Parts, progress: Progress, fallback: str = ""
+) -> tuple[Runner, DraftModel | None]:
+    options, drafting = _options(settings, parts, fallback), None
+    if parts.draft is not None:
+        options = replace(options, draft=plan_draft(parts.draft, options))
+    with compilation.begin(settings, parts.checkpoint, fallback) as kernels:
+        runner = _loaded(parts.checkpoint, options, lambda _what, share: progress("loading", share))
+        if parts.draft is not None:
+            own = draft_options(options, runner.num_blocks, runner.max_length, runner.max_running)
+            small = _loaded(parts.draft, own, lambda _what, share: progress("loading the draft model", share))
+            drafting = DraftModel(small, parts.checkpoint.config.vocab_size, parts.draft.config.vocab_size)
         progress("warming up", 0.0)
-        checkpoint.release()
-        kernels.warm_up(runner.warm_up, lambda: progress("compiling kernels", 0.0))
+        runners = [runner] if drafting is None else [runner, drafting.runner]
+        kernels.warm_up(lambda: _compute_tokens(runners), lambda: progress("compiling kernels", 0.0))
+    if drafting is not None:
+        drafting.runner.capture()
     memory.give_back()
+    return runner, drafting
+
+
+def _compute_tokens(runners: Sequence[Runner]) -> None:
+    for runner in runners:
+        runner.warm_up()
+
+
+def _loaded(checkpoint: Checkpoint, options: RunnerOptions, progress: Progress) -> Runner:
+    runner = Runner.load(checkpoint, options, progress)
+    if options.device == "cpu":
+        # Only now: workers that start together measure the free memory first.
+        population.start(runner.arena, runner.arena.host)
+    checkpoint.release()
     return runner
 
 
-def _options(settings: WorkerSettings, max_length: int | None, adapters: AdapterLimits, fallback: str) -> RunnerOptions:
+def _options(settings: WorkerSettings, parts: _Parts, fallback: str) -> RunnerOptions:
     return RunnerOptions(
         block_size=settings.tokens_per_block,
         kv_cache_bytes=settings.kv_cache_memory,
@@ -134,11 +159,11 @@ def _options(settings: WorkerSettings, max_length: int | None, adapters: Adapter
         kv_dtype=settings.kv_cache_dtype,
         device=settings.device,
         threads=settings.threads,
-        max_length=max_length,
+        max_length=parts.max_length,
         memory=_memory(settings),
         chunk_tokens=settings.tokens_per_chunk,
         max_batch=settings.max_batch,
-        adapters=adapters,
+        adapters=parts.adapters,
         drafts=settings.most_drafts,
         longest_bytes=_longest_bytes(settings),
         fallback=fallback,

@@ -33,6 +33,11 @@ class Needs:
         """These needs with rotary tables for `max_length` positions, as part of the workspace."""
         return Needs(self.weights, self.workspace + self.angles * max_length)
 
+    def __add__(self, other: "Needs") -> "Needs":
+        """The needs of two models in one process."""
+        workspace = self.workspace + other.workspace - PROCESS
+        return Needs(self.weights + other.weights, workspace, self.angles + other.angles)
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -173,7 +178,7 @@ def _most_running(sizes: ChosenSizes, layout: KVLayout) -> int:
 def _fitting(sizes: ChosenSizes, layout: KVLayout) -> float:
     """Number of sequences of the expected length that the KV cache holds."""
     expected = capacity.expected_tokens(sizes.max_length)
-    return sizes.kv_cache_bytes // layout.block_bytes / layout.sizes(0).decoding(expected)
+    return sizes.kv_cache_bytes // layout.whole_bytes / layout.sizes(0).decoding(expected)
 
 
 def without_host_kv(memory: Memory, size: int) -> Memory:
@@ -197,7 +202,7 @@ def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int, chunk_t
     if left < smallest:
         raise _refusal(needs, layout, 0, available, left, least, chunk_tokens)
     size = min(left, max(int(SHARED * available), smallest)) if memory.shared else left
-    return size // layout.block_bytes * layout.block_bytes
+    return size // layout.whole_bytes * layout.whole_bytes
 
 
 def check(

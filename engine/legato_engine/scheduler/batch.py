@@ -105,13 +105,29 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return len(self.tokens) == 1 + self.drafts and len(self.draws) > 0
 
 
+class DraftRow(msgspec.Struct, frozen=True, gc=False):
+    """One sequence's part of a step of a draft model: computes known `tokens` at positions `start, start+1, …`, and
+    drafts up to `count` tokens that follow them.
+
+    The first one has the parameters of `draw`, the model's own draw of the next token. KV lies in the draft model's
+    arena, in blocks with the numbers of the model's: `blocks` covers all these positions.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    count: int
+    draw: Draw
+
+
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """One step. First `moves` from and to slots of the host are done, in order, then `copies` of blocks (from, to), for
-    copy-on-write; then rows are computed."""
+    copy-on-write; then rows are computed. A step of the draft model has no `rows`, but `drafting`."""
 
     rows: tuple[Row, ...]
     copies: tuple[tuple[int, int], ...] = ()
     moves: tuple[Move, ...] = ()
+    drafting: tuple[DraftRow, ...] = ()
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
@@ -137,5 +153,6 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     fault: str = ""
 
 
-# A runner's output for a batch: for each row, one Sampled per draw, or Scored if the row has targets.
+# A runner's output for a batch: for each row, one Sampled per draw, or Scored if the row has targets. For a step of the
+# draft model: the drafts of each row, with their logprobs by that model.
 StepOutput = tuple[tuple[Sampled, ...] | Scored, ...]

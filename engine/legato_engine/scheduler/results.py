@@ -56,6 +56,7 @@ class StepResult:
     decode_rows: int = 0
     drafted: int = 0  # tokens that were verified
     accepted: int = 0  # of these: tokens that the model sampled, too
+    drafting: float = 0.0  # seconds that a draft model computed before the step
 
 
 @dataclass(frozen=True, slots=True)

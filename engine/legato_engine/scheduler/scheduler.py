@@ -10,7 +10,7 @@ mini-sglang's), and a prompt is computed in chunks, so that decoding never stall
 """
 
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from traceback import extract_tb
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.disk_tier import Outcome
-from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
+from legato_engine.scheduler.batch import Batch, DraftRow, Row, Scored, StepOutput
 from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
 from legato_engine.scheduler.handoff.loans import BlockLoans
 from legato_engine.scheduler.handoff.outgoing import OutgoingHandoffs
@@ -73,7 +73,8 @@ class Scheduler:
     """The sequences of one worker: steps, arrivals and ends. `incoming` and `outgoing` are their hand-offs, `loans`
     the cached blocks that other workers fetch.
 
-    `kv_revision` is part of the root of every block hash. A `drafter` guesses tokens that steps then verify.
+    `kv_revision` is part of the root of every block hash. A `drafter` guesses tokens that steps then verify; a draft
+    model has steps of its own between them, see `Batch`.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Scheduler:
         self.loans = BlockLoans(self._tables, limits.sizes)
         self._cost = StepCost()
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
-        self._speculation = Speculation(limits, self._tables, self._cost, drafter)
+        self._speculation = Speculation(limits, self._tables, self._cost, self._lengths, drafter)
         self._steps: deque[_Step] = deque()
         self._ended = 0.0  # when the last step was processed
         # Numbers of waiting and running requests after the last `schedule`, if it started all that could start.
@@ -124,6 +125,10 @@ class Scheduler:
         """
         if self._steps:
             raise RuntimeError("a step is in flight")
+        if not self._may_start():
+            drafting, requests = self._speculation.begin(self._registry.running)
+            if drafting:
+                return self._launch([], requests, now, drafting)
         if self.pool.disk.capacity:
             cost = self._cost.prefill(self.limits.chunk_tokens)
             self._tables.reads.begin(now, self.limits.block_size / cost.rate if cost and cost.rate else 0.0)
@@ -163,6 +168,8 @@ class Scheduler:
             return None
         step = self._steps[0]
         work = step.work
+        if step.batch.drafting:
+            return 0.0
         expected = self._cost.expected(work.rows, work.context, work.tokens, work.pairs, step.scored)
         return expected * self._speculation.times(work) if work.drafts else expected
 
@@ -192,6 +199,10 @@ class Scheduler:
             raise ValueError("this is not the first step in flight")
         step = self._steps.popleft()
         self._tables.end_step()
+        seconds, self._ended = now - max(step.began, self._ended) - moving, now
+        if batch.drafting:
+            self._speculation.take(batch, step.requests, output, seconds)
+            return StepResult()
         result = StepResult()
         work = step.work
         result.decode_rows, result.prompt_tokens, result.drafted = work.rows, work.tokens, work.drafts
@@ -206,15 +217,15 @@ class Scheduler:
             served[request.tenant] += computed + result.accepted - before
         self._tenants.add(served)
         scoring = sum([row.seconds for row in output if isinstance(row, Scored)]) if step.scored else 0.0
-        seconds = max(0.0, now - max(step.began, self._ended) - scoring - moving)
-        self._ended = now
+        seconds = max(0.0, seconds - scoring)
         if not batch.rows:
             return result
+        result.drafting = self._speculation.take_time()
         self._queue.measure(result.prompt_tokens, seconds)
         if not work.drafts:
             self._cost.measure(work.rows, work.context, work.tokens, work.pairs, seconds)
         if not work.tokens:
-            self._speculation.measure(work, work.rows + result.accepted, seconds)
+            self._speculation.measure(work, work.rows + result.accepted, seconds, result.drafting)
         self._cost.measure_scores(step.scored, scoring)
         return result
 
@@ -342,9 +353,9 @@ class Scheduler:
             return str(error) or str(extract_tb(error.__traceback__)[-1].line)
         return ""
 
-    def _launch(self, rows: list[Row], requests: list[Request], now: float) -> Batch:
+    def _launch(self, rows: list[Row], requests: list[Request], now: float, drafting: Sequence[DraftRow] = ()) -> Batch:
         moves = self._tables.launch(requests)
-        batch = Batch(tuple(rows), tuple(self._tables.copies), moves)
+        batch = Batch(tuple(rows), () if drafting else tuple(self._tables.copies), moves, tuple(drafting))
         self._steps.append(_Step(batch, requests, now, work_of(batch), scored_in(batch)))
         return batch
 

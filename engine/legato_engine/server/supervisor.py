@@ -42,8 +42,11 @@ class Supervisor:
         self._shares = False  # in the last report
         self._stopping = False
 
-    async def run(self, path: str) -> None:
-        """Runs until stopped or cancelled. Raises StartFailed if another start would fail in the same way."""
+    async def run(self, path: str, draft_path: str | None = None) -> None:
+        """Runs until stopped or cancelled. The draft model is at `draft_path`.
+
+        Raises StartFailed if another start would fail in the same way.
+        """
         delay = _FIRST_DELAY
         clock = asyncio.get_running_loop().time
         while True:
@@ -51,7 +54,7 @@ class Supervisor:
             self._link = await self._launch()
             epoch = secrets.token_hex(8)
             try:
-                self._link.send(Start(self._settings_now(), path, epoch, self._hub.adapters))
+                self._link.send(Start(self._settings_now(), path, epoch, self._hub.adapters, draft_path))
                 verdict = await self._listen(self._link)
                 if verdict:  # reported before the process has ended, which may take long
                     self._hub.core_lost(verdict.reason, verdict.silent)

@@ -158,7 +158,9 @@ class WorkerServer:
         self._trust()
         self.hub.phase = "resolving"
         path = await _in_thread(lambda: self._resolve(self._settings.model, self._progress))
-        await self._supervisor.run(str(path))
+        draft = self._settings.speculation_model
+        draft_path = None if draft is None else await _in_thread(lambda: self._resolve(draft, self._progress))
+        await self._supervisor.run(str(path), None if draft_path is None else str(draft_path))
 
     async def _finish(self, working: "asyncio.Task[None]") -> None:
         """Waits until the worker is drained, the drain deadline has passed, or `stop` is called again."""

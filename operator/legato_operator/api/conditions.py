@@ -78,7 +78,7 @@ REASONS = {
     DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served but may wait longer",
     DELETING: "the service is being deleted",
     DISRUPTED: "a process crashed, a pod was evicted, or its node stopped reporting; each is restarted or replaced",
-    DOWNLOADING: "a pod is downloading its model or an adapter; see its containers' logs, `model` and `adapter-...`",
+    DOWNLOADING: "a pod downloads a model or adapter: see the logs of `model`, `draft-model` or `adapter-...`",
     HOST_CONFLICT: "an older service has a route for the same host on the same Gateway or class; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
     KERNEL_FALLBACK: "slower operators replace compiled kernels, or weights have no kernel; the message says why",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.api.resources import Spec
+from legato_operator.api.spec.model import DraftSource, Source
 from legato_protocol import names
 
 CLAIM = "PersistentVolumeClaim"
@@ -31,15 +32,20 @@ def of(spec: Spec) -> tuple[Reference, ...]:
     """Returns every object that must exist before pods can start."""
     parts = {"prefill": spec.prefill.template, "decode": spec.decode.template, "gateway": spec.gateway.template}
     templates = (reference for part, template in parts.items() for reference in _template(part, template))
-    return (*_source(spec), *_adapters(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
+    return (*_models(spec), *_adapters(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
 
 
-def _source(spec: Spec) -> Iterator[Reference]:
-    source = spec.model.source
+def _models(spec: Spec) -> Iterator[Reference]:
+    yield from _source("spec.model.source", spec.model.source)
+    if spec.engine.speculation is not None and spec.engine.speculation.model is not None:
+        yield from _source("spec.engine.speculation.model", spec.engine.speculation.model)
+
+
+def _source(path: str, source: Source | DraftSource) -> Iterator[Reference]:
     if source.pvc:
-        yield Reference("spec.model.source.pvc.claim", CLAIM, source.pvc.claim)
+        yield Reference(f"{path}.pvc.claim", CLAIM, source.pvc.claim)
     if source.hugging_face and source.hugging_face.token_secret:
-        yield Reference("spec.model.source.huggingFace.tokenSecret", SECRET, source.hugging_face.token_secret, "token")
+        yield Reference(f"{path}.huggingFace.tokenSecret", SECRET, source.hugging_face.token_secret, "token")
 
 
 def _adapters(spec: Spec) -> Iterator[Reference]:

@@ -13,7 +13,7 @@ from legato_operator.api import pod_template
 from legato_operator.api.spec.compute_resources import Resources
 from legato_operator.api.spec.gateway import GatewaySpec, InternalTLSSpec, Routing
 from legato_operator.api.spec.manifest_part import ManifestPart, Name
-from legato_operator.api.spec.model import Model
+from legato_operator.api.spec.model import DraftSource, Model
 from legato_operator.api.spec.rdma import RDMA
 from legato_operator.api.spec.scalars import (
     BlockSize,
@@ -34,8 +34,10 @@ from legato_protocol.settings import values
 class SpeculationSpec(ManifestPart):
     """Drafted tokens, which steps verify: several tokens of a sequence in one step, and the same text."""
 
-    method: Literal["PromptLookup"]
-    """PromptLookup drafts the tokens that followed the same text earlier in the sequence."""
+    method: Literal["PromptLookup", "Draft"]
+    """PromptLookup drafts the tokens that followed the same text earlier in the sequence, Draft asks a small model."""
+    model: DraftSource | None = None
+    """With method Draft, a small model with the same tokenizer. Its weights and KV take a part of workers' memory."""
     tokens: Annotated[int, Field(ge=1, le=7)] = 4
     """Maximum number of tokens drafted of a sequence for one step; fewer or none while more would not pay."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from legato_operator.api import kinds
 from legato_operator.api.resources import InferenceService
 from legato_operator.api.spec.compute_resources import Resources
+from legato_operator.api.spec.model import DraftSource
 from legato_operator.cluster import Object, is_leaving
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
@@ -227,4 +228,17 @@ def revision_of(template: Mapping[str, Any]) -> str:
 def model_argument(service: InferenceService) -> str:
     """Returns the `--model` argument of a process on this machine."""
     source = service.spec.model.source
+    return f"builtin:{source.builtin}" if source.builtin else str(source.path)
+
+
+def draft_source(service: InferenceService) -> DraftSource | None:
+    """Returns the source of the draft model, or None."""
+    speculation = service.spec.engine.speculation
+    return None if speculation is None else speculation.model
+
+
+def draft_argument(source: DraftSource) -> str:
+    """Returns the `--speculation-model` argument of a process on this machine."""
+    if (hub := source.hugging_face) is not None:
+        return f"hf:{hub.repo}{f':{hub.file}' if hub.file else ''}@{hub.revision}"
     return f"builtin:{source.builtin}" if source.builtin else str(source.path)

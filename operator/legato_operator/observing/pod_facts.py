@@ -15,7 +15,8 @@ from legato_protocol import names
 REFUSED_EXIT_CODE = 2
 LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is not a lost node
 _POOLS = (*roles.BOTH, common.GATEWAY)
-_OURS = ("worker", "gateway", model.DOWNLOAD)
+_DOWNLOADS = {model.DOWNLOAD: "its model", model.DRAFT_DOWNLOAD: "its draft model"}
+_OURS = ("worker", "gateway", *_DOWNLOADS)
 _BEGINNING = ("ContainerCreating", "PodInitializing")
 _BLOCKED = {  # reasons why a kubelet cannot create a container
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -109,9 +110,10 @@ def _download(status: Mapping[str, Any]) -> str:
     """Returns the description of a running download with its start, or an empty text."""
     for container in status.get("initContainerStatuses", ()):
         name = container.get("name", "")
-        if (name == model.DOWNLOAD or _is_adapter(name)) and "running" in container.get("state", {}):
+        what = "an adapter" if _is_adapter(name) else _DOWNLOADS.get(name)
+        if what and "running" in container.get("state", {}):
             since = container["state"]["running"].get("startedAt") or "now"
-            return f"downloading {'an adapter' if _is_adapter(name) else 'its model'} since {since}"
+            return f"downloading {what} since {since}"
     return ""
 
 

@@ -4,6 +4,7 @@ import checklist_page
 import pytest
 import quantized_folders
 import torch
+import wordy_model
 import yaml
 from local_services import BUILTIN, manifest
 
@@ -85,6 +86,24 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ended == code
     assert said in out
     assert ("fits: weights" in out.split("  decode  ")[-1]) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("draft", "code", "said"),
+    [
+        (
+            {"builtin": BUILTIN},
+            0,
+            "211 kept as codes; 93 MiB of them of the draft model), workspace",
+        ),
+        ({"path": str(wordy_model.path())}, 1, "token 3 is '<repo_name>' there and '</arg_value>' here"),
+        ({"path": "/none"}, 1, "engine.speculation.model: model '/none': no such file or folder"),
+    ],
+)
+def test_a_draft_model_takes_memory_of_decode_workers_and_must_fit(draft, code, said, judged):
+    speculation = {"method": "Draft", "model": draft}
+    ended, out = judged(manifest(engine={"speculation": speculation}))
+    assert (ended, said in out) == (code, True), out
 
 
 def test_the_formats_of_a_manifest_are_printed_instead_of_the_builtin_model_s(tmp_path, monkeypatch, legato):
@@ -276,7 +295,7 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, legato):
     ],
 )
 def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said, tmp_path, monkeypatch, judged):
-    monkeypatch.setattr(fit, "lines", lambda spec, path, gpus: iter(()))
+    monkeypatch.setattr(fit, "lines", lambda *_given: iter(()))
     monkeypatch.setattr(fit, "formats_of", lambda spec, path, gpus: "any")
     (tmp_path / "generation_config.json").write_text(given)
     ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))

@@ -5,6 +5,7 @@ import json
 
 import local_services
 import pytest
+import wordy_model
 import yaml
 from local_services import ONE_GPU, manifest
 from wrong_manifests import WRONG
@@ -30,6 +31,15 @@ def validate(tmp_path, legato):
         return code, *(text.replace(str(path), "m.yaml") for text in texts)
 
     return run
+
+
+@pytest.mark.parametrize(("flags", "valid"), [((), True), (("--local",), False)])
+def test_a_draft_model_with_other_tokens_is_refused_where_its_files_are(validate, flags, valid):
+    drafts = {"method": "Draft", "model": {"path": str(wordy_model.path())}}
+    code, out, err = validate(_with(engine={"speculation": drafts}), flags=flags)
+    assert (code == 0, "valid" in out) == (valid, valid)
+    assert valid or "spec.engine.speculation.model: " in err
+    assert valid or "token 3 is '<repo_name>' there and '</arg_value>' here" in err
 
 
 def _with(**spec):

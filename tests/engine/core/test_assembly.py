@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ from readiness import wait_readable
 from legato_engine import memory
 from legato_engine.core import assembly
 from legato_engine.core.assembly import niceness, scheduler_limits
+from legato_engine.core.frames import Start
 from legato_engine.core.handoff.link import LinkOpener
 from legato_engine.core.handoff.node_memory import NodeChoice
 from legato_engine.errors import TooLittleMemory
@@ -99,11 +99,11 @@ def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monke
         done.append((what, threading.get_ident()))
         return SimpleNamespace(runner=None, max_length=LONGEST)
 
-    monkeypatch.setattr(assembly, "_loader", lambda _settings: lambda *_given: note("loaded"))
+    monkeypatch.setattr(assembly, "_loader", lambda *_named: lambda *_given: note("loaded"))
     monkeypatch.setattr(cores, "bind", lambda: note("bound"))
     settings = WorkerSettings("unified", "w0", "m", runner=runner, device=device)
     with pytest.raises(AttributeError):  # there is no runner
-        assembly.load(settings, Path(), "e", lambda what, share: None, time.monotonic)
+        assembly.load(Start(settings, "", "e"), lambda what, share: None, time.monotonic)
     thread = done[0][1]
     assert done == [("loaded", thread), *[("bound", thread)] * bound]
     assert thread != threading.get_ident()

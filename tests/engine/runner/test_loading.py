@@ -7,9 +7,11 @@ import lora_folders
 import pytest
 import tiny_llama
 import torch
+import wordy_model
+from huggingface_oracle import smollm2_path
 
 from legato_engine import memory
-from legato_engine.errors import EngineError, UnsupportedModel
+from legato_engine.errors import DifferentTokens, EngineError, UnsupportedModel
 from legato_engine.runner import compilation, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
@@ -62,6 +64,22 @@ def test_steps_with_an_adapter_are_computed_before_the_first_request_for_one(loa
     load(replace(SETTINGS, adapters=(("sql", str(adapter)),)))
     assert adapted == [(tokens, 4 * of_rank_1) for tokens in sizes]  # of all projections, too
     assert of_rank_1 > 0
+
+
+def test_a_draft_model_shares_the_memory_of_the_kv_cache(load):
+    drafting = replace(SETTINGS, kv_cache_memory=16 << 20, dtype="Auto", speculation="Draft", speculation_model="small")
+    made = loading.load(drafting, wordy_model.path(), lambda _what, _share: None, wordy_model.path())
+    alone = loading.load(replace(drafting, speculation="None"), wordy_model.path(), lambda _what, _share: None)
+    assert made.draft is not None
+    assert (made.draft.max_length, made.runner.num_blocks) == (made.max_length, alone.runner.num_blocks // 2)
+    assert "draft model" in made.runner.formats
+    assert made.runner.kv_revision == alone.runner.kv_revision
+
+
+def test_a_draft_model_with_other_tokens_is_refused(load):
+    said = r"token 3 is '<repo_name>' there and '</arg_value>' here \(49,152 tokens there, 49,152 here\)"
+    with pytest.raises(DifferentTokens, match=said):
+        loading.load(SETTINGS, smollm2_path(), lambda _what, _share: None, wordy_model.path())
 
 
 def test_weights_are_rounded_as_the_settings_say(load):

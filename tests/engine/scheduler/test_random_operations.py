@@ -41,7 +41,7 @@ class Session:
 
 
 class World:
-    def __init__(self, num_blocks, ahead, windows=(), drafts=0, host_slots=0, files=0):
+    def __init__(self, num_blocks, ahead, windows=(), drafts=0, host_slots=0, files=0, draft_model=False):
         self.windows = windows
         self.ahead = ahead  # steps are launched before those before them ended
         limits = {
@@ -51,6 +51,7 @@ class World:
             "max_length": 40,
             "windows": windows,
             "drafts": drafts,
+            "draft_model": draft_model,
             "chunk_tokens": 8,
             "max_running": 6,
             "max_parked": 2,
@@ -352,13 +353,14 @@ OPERATIONS = [*WEIGHTS, "dispatch", "migrate", "grants", "abort", "cancel", "exp
     st.sampled_from([(), (), (6,), (9, 9), (1, 13)]),
     st.sampled_from([0, 1, 3, 7]),
     st.sampled_from([(0, 0), (1, 0), (5, 0), (40, 0), (2, 3), (5, 40), (12, 6)]),
+    st.booleans(),
 )
 def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(
-    seed, num_blocks, length, ahead, windows, drafts, tiers
+    seed, num_blocks, length, ahead, windows, drafts, tiers, draft_model
 ):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)
-    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts, *tiers)
+    world = World(num_blocks * (1 + len(windows)), ahead, windows, drafts, *tiers, draft_model)
     for name in random.choices(OPERATIONS, [WEIGHTS.get(name, 1) for name in OPERATIONS], k=length):
         getattr(world, name)(random.randrange(60), random.randrange(60))
         world.check()

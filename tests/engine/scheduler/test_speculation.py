@@ -74,24 +74,26 @@ def drafts(*chances):
 
 
 @pytest.mark.parametrize(
-    ("times", "chances", "most", "expected"),
+    ("times", "chances", "most", "expected", "drafting"),
     [
-        ({}, [(0.9, 0.8)], 9, [2]),  # not tried yet
-        ({1: 1.5, 2: 1.6}, [(0.9, 0.8)], 9, [2]),
-        ({1: 1.5, 2: 3.0}, [(0.9, 0.8)], 9, [1]),
-        ({1: 1.5, 2: 3.0}, [(0.4, 0.3)], 9, [0]),
-        ({1: 9.0, 2: 1.1}, [(0.5, 0.4)], 9, [2]),  # fewer cannot take longer than more
-        ({}, [(0.9, 0.8), (0.85, 0.1)], 3, [2, 1]),  # the likeliest first
-        ({}, [(), (0.9,)], 0, [0, 0]),
-        ({2: 1.9}, [(0.9,), (0.9,)], 9, [1, 0]),  # 1 was not tried
-        ({9: 1.2, 14: 40.0}, [(0.9,) * 14], 14, [13]),  # up to 13 are not measured as 14 are
+        ({}, [(0.9, 0.8)], 9, [2], 0.0),  # not tried yet
+        ({1: 1.5, 2: 1.6}, [(0.9, 0.8)], 9, [2], 0.0),
+        ({1: 1.5, 2: 3.0}, [(0.9, 0.8)], 9, [1], 0.0),
+        ({1: 1.5, 2: 3.0}, [(0.4, 0.3)], 9, [0], 0.0),
+        ({1: 9.0, 2: 1.1}, [(0.5, 0.4)], 9, [2], 0.0),  # fewer cannot take longer than more
+        ({}, [(0.9, 0.8), (0.85, 0.1)], 3, [2, 1], 0.0),  # the likeliest first
+        ({}, [(), (0.9,)], 0, [0, 0], 0.0),
+        ({2: 1.9}, [(0.9,), (0.9,)], 9, [1, 0], 0.0),  # 1 was not tried
+        ({}, [(0.9, 0.8), (0.85, 0.7)], 9, [1, 1], 0.7),  # a pass drafts a token of each
+        ({}, [(0.9, 0.8)], 9, [0], 0.95),
+        ({9: 1.2, 14: 40.0}, [(0.9,) * 14], 14, [13], 0.0),  # up to 13 are not measured as 14 are
     ],
 )
-def test_as_many_drafts_are_verified_as_pay(times, chances, most, expected):
+def test_as_many_drafts_are_verified_as_pay(times, chances, most, expected, drafting):
     cost = DraftCost()
     for count, each in times.items():
         cost.measure(len(chances), count, each, len(chances))
-    assert cost.choose(drafts(*chances), most) == expected
+    assert cost.choose(drafts(*chances), most, drafting) == expected
 
 
 def test_drafts_that_did_not_pay_are_tried_again_after_a_while():
@@ -99,6 +101,40 @@ def test_drafts_that_did_not_pay_are_tried_again_after_a_while():
     cost.measure(1, 1, 2.0, 1)
     waited = next(n for n in range(1000) if cost.choose(drafts((0.5,)), 1) == [1])
     assert 100 < waited < 500
+
+
+@pytest.mark.parametrize(("seconds", "most_steps"), [(0.002, 70), (0.1, 0)])
+def test_a_draft_model_drafts_while_that_saves_time(seconds, most_steps):
+    """Plain steps take a tenth of a second, and passes of the draft model `seconds`."""
+    worker = Worker(drafts=3, max_length=200, num_blocks=128, draft_model=True)
+    client = ask(6, max_tokens=150)
+    worker.add(client)
+    while (batch := worker.begin()) is not None:
+        worker.now += sum(row.count for row in batch.drafting) * seconds or 0.1
+        worker.end()
+    assert client.complete
+    plain = sum(not row.drafts for batch in worker.batches for row in batch.rows)
+    drafting = [place for place, batch in enumerate(worker.batches) if batch.drafting]
+    if most_steps:
+        assert plain + len(drafting) < most_steps
+        assert worker.load.decode_cost.per_step < 0.06  # of a token
+    else:
+        assert len(drafting) < 5
+        assert drafting[-1] < 20
+
+
+def test_a_draft_model_reads_a_sequence_in_parts_and_only_if_that_pays():
+    worker = Worker(drafts=3, max_length=600, num_blocks=400, draft_model=True, chunk_tokens=64)
+    short, long = ask(500, 100, max_tokens=8), ask(390, 600, max_tokens=150)
+    for client in (ask(90, max_tokens=30), short, long):
+        worker.add(client)
+        while (batch := worker.begin()) is not None:
+            worker.now += sum(len(row.tokens) for row in batch.drafting) * 0.005 or 0.1
+            worker.end()
+    read = [(row.draw.prompt_len, len(row.tokens)) for batch in worker.batches for row in batch.drafting]
+    assert not any(length == 500 for length, _ in read)
+    parts = [count for length, count in read if length == 390 and count > 4]
+    assert (sum(parts) >= 390, max(parts) <= 64, len(parts) > 5) == (True, True, True)
 
 
 def test_reported_costs_are_per_token():

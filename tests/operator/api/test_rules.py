@@ -62,6 +62,10 @@ def _engine(**fields):
     return {"engine": fields}
 
 
+def _drafts(engine=None, **source):
+    return _engine(speculation={"method": "Draft", "model": source}, **engine or {})
+
+
 def _bounds(prefill, decode, **more):
     return {"scaling": {"prefill": prefill, "decode": decode}, **more}
 
@@ -181,6 +185,18 @@ CASES = {
     ("engine.hangTimeout", "must be from"): (_engine(hangTimeout="2999ms"), _engine(hangTimeout="3s")),
     ("engine.chunkTokens", "must"): (_engine(chunkTokens=31, blockSize=32), _engine(chunkTokens=32, blockSize=32)),
     ("engine.numerics", "Invariant"): (_engine(numerics="Invariant"), _engine(numerics="Fast")),
+    ("engine.speculation.model", "exactly one of"): (
+        _drafts(path="/a", builtin="smollm2-135m-instruct"),
+        _drafts(path="/a"),
+    ),
+    ("engine.speculation.model.path", "must not contain"): (_drafts(path="/a/../b"), _drafts(path="/a/..b")),
+    ("engine.speculation.model.pvc.path", "must not contain"): (_drafts(pvc=_claim("..")), _drafts(pvc=_claim("a"))),
+    ("engine.speculation.model.path", "must be absolute"): (_drafts(path="a"), _drafts(path="/a")),
+    ("engine.speculation.model", "required with method Draft"): (
+        _engine(speculation={"method": "Draft"}),
+        _engine(speculation={"method": "PromptLookup"}),
+    ),
+    ("engine.speculation.method", "Draft needs runner"): (_drafts(PACED["engine"], path="/a"), _drafts(path="/a")),
     ("engine.kvCacheDtype", "must be Auto, FP8 or"): (
         _engine(dtype="BFloat16", kvCacheDtype="Float32"),
         _engine(dtype="Float32", kvCacheDtype="BFloat16"),

@@ -46,6 +46,7 @@ class LoadReporter:
         self._output_tokens = 0
         self._decode_rows = 0
         self._drafted = self._accepted = 0
+        self._drafting = 0.0
         self._decode_batches = [0] * (len(DECODE_BATCHES) + 1)
         self._served = ServedTokens()
         self._checked = True  # blocks were checked since the core became idle
@@ -59,6 +60,7 @@ class LoadReporter:
             self._decode_batches[bisect_left(DECODE_BATCHES, result.decode_rows)] += 1
         self._drafted += result.drafted
         self._accepted += result.accepted
+        self._drafting += result.drafting
         for request, tokens in result.prompts:
             self._served.count_prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
@@ -147,6 +149,7 @@ class LoadReporter:
             transfer=asdict(handoffs.agent.counts()) if handoffs else {},
             drafted=self._drafted,
             accepted=self._accepted,
+            drafting=self._drafting,
             tiers={name: self._tier(name, counts) for name, counts in load.tiers.items()},
             slice_wait=self._slices.waited,
         )

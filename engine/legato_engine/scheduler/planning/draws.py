@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from legato_engine.scheduler.batch import Draw
+from legato_engine.scheduler.batch import Constraint, Draw
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.requests.token_counts import DraftedCounts
+from legato_protocol.sampling.parameters import SamplingParams
 
 
 def draw(request: Request, choice: int, position: int) -> Draw:
@@ -13,18 +14,27 @@ def draw(request: Request, choice: int, position: int) -> Draw:
     return Draw(choice, position, params, tokens, prompt_len, request.grammar, request.counts)
 
 
-def draw_after(request: Request, drafts: Sequence[int]) -> Draw:
-    """A draw of the token that follows the known tokens of a request with one choice, and `drafts`."""
-    position = len(request.tokens) + len(drafts)
-    if not drafts or not reads_tokens(request):
-        return draw(request, request.choice, position)
-    tokens, counts = [*request.tokens, *drafts], DraftedCounts(request.counts)
-    return Draw(request.choice, position, request.params, tokens, request.prompt_len, request.grammar, counts)
+def draw_next(request: Request) -> Draw:
+    """A draw of the token that follows the known tokens of a request with one choice."""
+    return draw(request, request.choice, len(request.tokens))
+
+
+def draw_after(first: Draw, drafts: Sequence[int]) -> Draw:
+    """A draw of the token that follows `drafts`, of which `first` would draw the first one."""
+    position = first.position + len(drafts)
+    params, prompt_len, grammar = first.params, first.prompt_len, first.constraint
+    if not drafts or not _reads(params, first.position - prompt_len, grammar):
+        return Draw(first.choice, position, params, first.tokens, prompt_len, grammar, first.counts)
+    counts = DraftedCounts(first.counts)
+    return Draw(first.choice, position, params, [*first.tokens, *drafts], prompt_len, grammar, counts)
 
 
 def reads_tokens(request: Request) -> bool:
     """True if sampling the next token reads those before it."""
-    params = request.params
+    return _reads(request.params, len(request.tokens) - request.prompt_len, request.grammar)
+
+
+def _reads(params: SamplingParams, outputs: int, grammar: Constraint | None) -> bool:
     penalized = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
-    masked = params.bad_words or len(request.tokens) - request.prompt_len < params.min_tokens
-    return bool(penalized or masked) or request.grammar is not None
+    masked = params.bad_words or outputs < params.min_tokens
+    return bool(penalized or masked) or grammar is not None

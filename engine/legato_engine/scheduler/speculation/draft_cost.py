@@ -37,28 +37,47 @@ class DraftCost:
             most = min(most, max([times for kind, times in measured.items() if kind < own], default=1.0))
         return max(1.0, most)
 
-    def measure(self, rows: int, drafts: int, times: float, tokens: int) -> None:
-        """Adds a step that took `times` as long as one without drafts, and in which sequences got `tokens` in all."""
+    def measure(self, rows: int, drafts: int, times: float, tokens: int, drafting: float = 0.0) -> None:
+        """Adds a step that took `times` as long as one without drafts, and in which sequences got `tokens` in all.
+
+        Before it, a draft model computed for `drafting` times as long.
+        """
         if drafts:
             of_rows, kind = self._times.setdefault(rows.bit_length(), {}), _kind(drafts)
             before = of_rows.get(kind, times)
             of_rows[kind] = 1 / (1 / before + (1 / times - 1 / before) * LEARNED)  # a rare slow step hardly counts
-        self.gain += ((tokens / rows / times if drafts else 1.0) - self.gain) * LEARNED
+        whole = (times if drafts else 1.0) + drafting
+        self.gain += ((tokens if drafts else rows) / rows / whole - self.gain) * LEARNED
 
-    def choose(self, drafts: Sequence[Draft], most: int) -> list[int]:
-        """The number of tokens to verify of each sequence's draft, at most `most` in all."""
+    def choose(self, drafts: Sequence[Draft], most: int, drafting: float = 0.0) -> list[int]:
+        """The number of tokens to verify of each sequence's draft, at most `most` in all.
+
+        `drafting` is the time that a further draft of all sequences takes, if they are not drafted yet: as a multiple
+        of a step without drafts.
+        """
         rows, counts = len(drafts), [0] * len(drafts)
-        ranked = sorted(((chance, -row) for row, draft in enumerate(drafts) for chance in draft.chances), reverse=True)
-        gains = accumulate(chance for chance, _ in ranked[:most])
-        values = [(rows + gained) / self.times(rows, count) for count, gained in enumerate(gains, 1)]
+        ranked = _ranked(drafts)[:most]
+        gains = accumulate(chance for chance, _, _ in ranked)
+        depths = accumulate((1 - place for _, place, _ in ranked), max)
+        values = [
+            (rows + gained) / (self.times(rows, count) + drafting * depth)
+            for count, (gained, depth) in enumerate(zip(gains, depths, strict=True), 1)
+        ]
         if not values:
             return counts
         if max(values) < rows * WORTH:
             self._forget(rows)
             return counts
-        for _, row in ranked[: 1 + values.index(max(values))]:
+        for _, _, row in ranked[: 1 + values.index(max(values))]:
             counts[-row] += 1
         return counts
+
+    def worth(self, drafts: Sequence[Draft], counts: Sequence[int], drafting: float) -> float:
+        """The expected tokens of a sequence in the time of a step without drafts, with `counts` and `drafting` as in
+        `choose`."""
+        rows = len(drafts)
+        right = sum(sum(draft.chances[:count]) for draft, count in zip(drafts, counts, strict=True))
+        return (rows + right) / rows / (self.times(rows, sum(counts)) + drafting * max(counts))
 
     def _forget(self, rows: int) -> None:
         of_rows = self._times.get(rows.bit_length(), {})
@@ -72,3 +91,9 @@ def _kind(drafts: int) -> int:
         return drafts
     power = drafts.bit_length()
     return 4 * power + (drafts >> (power - 3) & 3)
+
+
+def _ranked(drafts: Sequence[Draft]) -> list[tuple[float, int, int]]:
+    """Chance, negated place and negated row of each drafted token, in the order in which they are worth a check."""
+    each = [(chance, -place, -row) for row, draft in enumerate(drafts) for place, chance in enumerate(draft.chances)]
+    return sorted(each, reverse=True)

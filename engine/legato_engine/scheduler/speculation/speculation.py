@@ -4,15 +4,18 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from legato_engine.scheduler.batch import Batch, Row
-from legato_engine.scheduler.planning.draws import draw_after
+from legato_engine.scheduler.batch import Batch, DraftRow, Row, StepOutput
+from legato_engine.scheduler.planning.draws import draw_after, draw_next
 from legato_engine.scheduler.planning.step_cost import StepCost
 from legato_engine.scheduler.planning.step_work import StepWork
+from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.speculation.draft_cost import LEARNED, DraftCost
+from legato_engine.scheduler.speculation.draft_steps import DraftSteps, most_drafts
 from legato_engine.scheduler.speculation.drafter import NO_DRAFT, Draft, Drafter
+from legato_engine.scheduler.speculation.model_drafter import ModelDrafter
 from legato_protocol.wire.load import DecodeCoefficients
 
 FIRST = 4  # steps without drafts before the first step with drafts: they show how long plain steps take
@@ -23,7 +26,12 @@ class Speculation:
     """Drafts for steps that only decode: a prompt would wait for a longer step. Without a `drafter` it does nothing."""
 
     def __init__(
-        self, limits: SchedulerLimits, tables: BlockTables, plain: StepCost, drafter: Drafter | None = None
+        self,
+        limits: SchedulerLimits,
+        tables: BlockTables,
+        plain: StepCost,
+        lengths: OutputLengthEstimator,
+        drafter: Drafter | None = None,
     ) -> None:
         """`plain` is the cost of steps without drafts."""
         self._limits = limits
@@ -31,11 +39,23 @@ class Speculation:
         self._plain = plain
         self._drafter = drafter
         self._cost = DraftCost()
+        self._model = None
+        if isinstance(drafter, ModelDrafter):
+            self._model = DraftSteps(limits, tables, lengths, self._cost, drafter)
         self._slower = 1.0  # recent steps without drafts, relative to `plain`, which follows slowly
         self._due = FIRST  # steps without drafts
         self._since_plain = 0  # steps with drafts
+        self._drafted = False  # the last step was one of the draft model, and took `_drafting` seconds
+        self._drafting = 0.0
 
     # ── plan ──
+
+    def begin(self, running: Iterable[Request]) -> tuple[list[DraftRow], list[Request]]:
+        """Plans a step of the draft model, if the next step would have its drafts, and they should pay."""
+        if self._model is None or self._due or self._drafted:
+            return [], []
+        requests = [request for request in running if request.schedulable]
+        return self._model.plan(requests, self._seconds_of(requests))
 
     def extend(self, rows: list[Row], requests: Sequence[Request]) -> None:
         """Adds drafts to rows of a planned step, if they pay. Takes only blocks that are free or cached."""
@@ -54,9 +74,12 @@ class Speculation:
         """
         if self._drafter is None:
             return False
-        if any(row.drafts for row in batch.rows):
+        if batch.drafting or any(row.drafts for row in batch.rows):
             return True
-        return any(self._chosen([self._propose(self._drafter, r) for r in running if r.schedulable]))
+        requests = [request for request in running if request.schedulable]
+        if self._model is not None:
+            return not self._due and self._model.wants(requests, self._seconds_of(requests))
+        return any(self._chosen([self._propose(self._drafter, request) for request in requests]))
 
     def _chosen(self, drafts: Sequence[Draft]) -> list[int]:
         if not drafts or self._due:
@@ -64,12 +87,7 @@ class Speculation:
         return self._cost.choose(drafts, self._limits.most_sampled - len(drafts))
 
     def _propose(self, drafter: Drafter, request: Request) -> Draft:
-        if len(request.choices) > 1 or request.room is not None:
-            return NO_DRAFT
-        known = len(request.tokens)
-        most = min(self._limits.drafts, self._limits.longest(request) - known - 1)
-        if request.writable < known + most and self._tables.pool.available <= self._limits.max_running:
-            most = min(most, request.writable - known)
+        most = most_drafts(request, self._limits, self._tables)
         draft = drafter.propose(request, most)
         if request.grammar is None or not draft.tokens:
             return draft
@@ -79,14 +97,33 @@ class Speculation:
     def _extended(self, row: Row, request: Request, drafts: Sequence[int]) -> Row:
         if self._tables.grow(request, len(request.tokens) + len(drafts)):
             return row
-        draws = tuple([draw_after(request, drafts[:count]) for count in range(len(drafts) + 1)])
+        first = draw_next(request)
+        draws = tuple([draw_after(first, drafts[:count]) for count in range(len(drafts) + 1)])
         tokens = [*row.tokens, *drafts]
         return replace(row, tokens=tokens, draws=draws, drafts=len(drafts), windows=request.windows)
 
+    def _seconds_of(self, requests: Sequence[Request]) -> float:
+        """Seconds of a step that decodes these requests without drafts."""
+        return self._plain.plain(len(requests), sum([request.computed for request in requests])) * self._slower
+
     # ── measure ──
 
-    def measure(self, work: StepWork, tokens: int, seconds: float) -> None:
-        """Adds a step without prompts that took `seconds`, and in which sequences got `tokens`."""
+    def take(self, batch: Batch, requests: Sequence[Request], output: StepOutput, seconds: float) -> None:
+        """Takes the drafts of a step of the draft model that took `seconds`."""
+        assert self._model is not None
+        self._model.take(batch.drafting, requests, output, seconds)
+        self._drafted, self._drafting = True, seconds
+
+    def take_time(self) -> float:
+        """Seconds of the draft model's step before the one that is processed now; 0 if there was none."""
+        seconds, self._drafted, self._drafting = self._drafting, False, 0.0
+        return seconds
+
+    def measure(self, work: StepWork, tokens: int, seconds: float, drafting: float) -> None:
+        """Adds a step without prompts that took `seconds`, and in which sequences got `tokens`.
+
+        Before it, the draft model computed for `drafting` seconds.
+        """
         if self._drafter is None:  # fitting the cost takes a tenth of a millisecond
             return
         self._count(work.drafts)
@@ -96,7 +133,7 @@ class Speculation:
         times = seconds / plain
         if not work.drafts:
             self._slower *= 1 + (min(times, 2.0) - 1) * LEARNED
-        self._cost.measure(work.rows, work.drafts, times, tokens)
+        self._cost.measure(work.rows, work.drafts, times, tokens, drafting / plain)
 
     def _count(self, drafts: int) -> None:
         self._since_plain = self._since_plain + 1 if drafts else 0

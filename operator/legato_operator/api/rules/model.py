@@ -80,6 +80,25 @@ RULES = (
         cel="self.runner != 'Model' || self.kvCacheDtype in ['Auto', 'FP8', self.dtype] || "
         "self.dtype in ['Auto', 'Float32']",
     ),
+    exactly_one("spec.engine.speculation", "model", "builtin", *_PLACES),
+    no_traversal("spec.engine.speculation.model", "path"),
+    no_traversal("spec.engine.speculation.model.pvc", "path"),
+    Rule(
+        at="spec.engine.speculation",
+        field="model",
+        message="required with method Draft, and only allowed with it",
+        holds=lambda speculation: (speculation.method == "Draft") == (speculation.model is not None),
+        cel="(self.method == 'Draft') == has(self.model)",
+    ),
+    Rule(
+        at="spec.engine",
+        field="speculation.method",
+        message="Draft needs runner Model",
+        holds=lambda engine: (
+            engine.runner == "Model" or engine.speculation is None or engine.speculation.method != "Draft"
+        ),
+        cel="self.runner == 'Model' || !has(self.speculation) || self.speculation.method != 'Draft'",
+    ),
     Rule(
         at="spec.engine",
         field="chunkTokens",

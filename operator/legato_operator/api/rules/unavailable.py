@@ -9,6 +9,8 @@ from legato_operator.api.rules.rule import Rule, only_in_pods
 from legato_operator.api.spec.model import Model
 
 _LOCAL_SOURCE = "only available on Kubernetes; use builtin, or path with a local directory or GGUF file"
+_LOCAL_DRAFT = "only available on Kubernetes; use builtin, huggingFace, or path with a local directory or GGUF file"
+_NO_SECRET = "only available on Kubernetes; set the variable HF_TOKEN"
 _NO_IMAGE = "only available on Kubernetes: here workers and gateway are processes"
 _NO_PODS = "has no effect here: workers and gateways are processes and not pods"
 _NO_ROUTES = "has no effect here: only a cluster has routes to its services"
@@ -71,12 +73,15 @@ EVERYWHERE = (
     ),
 )
 IN_PODS = (
-    Rule(
-        at="spec.model.source",
-        field="path",
-        message=_ABSOLUTE,
-        holds=lambda source: _is_absolute(source.path),
-        cel="!has(self.path) || self.path.startsWith('/')",
+    *(
+        Rule(
+            at=at,
+            field="path",
+            message=_ABSOLUTE,
+            holds=lambda source: _is_absolute(source.path),
+            cel="!has(self.path) || self.path.startsWith('/')",
+        )
+        for at in ("spec.model.source", "spec.engine.speculation.model")
     ),
     Rule(
         at="spec.model",
@@ -116,6 +121,8 @@ IN_PODS = (
 )
 AS_PROCESSES = (
     *(only_in_pods(f"spec.model.source.{place}", _LOCAL_SOURCE) for place in ("huggingFace", "pvc", "image")),
+    *(only_in_pods(f"spec.engine.speculation.model.{place}", _LOCAL_DRAFT) for place in ("pvc", "image")),
+    only_in_pods("spec.engine.speculation.model.huggingFace.tokenSecret", _NO_SECRET),
     *(only_in_pods(f"spec.{part}.image", _NO_IMAGE) for part in ("engine", "gateway")),
     Rule(
         at="spec.gateway",

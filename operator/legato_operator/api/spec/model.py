@@ -58,6 +58,32 @@ class Source(ManifestPart):
     """An image that holds the weights, mounted as an image volume: Kubernetes 1.35 or newer."""
 
 
+class HubFile(HubRepository):
+    """A repository on the Hugging Face hub, or one GGUF file of it."""
+
+    file: Annotated[str, Field(pattern=_GGUF_FILE, max_length=400)] | None = None
+    """A GGUF file of the repository, which is downloaded instead of safetensors; of a split one, the first part."""
+
+
+class DraftClaim(ModelClaim):
+    """A directory on a volume."""
+
+
+class DraftSource(ManifestPart):
+    """Location of a draft model's weights; exactly one field must be set."""
+
+    builtin: Literal["smollm2-135m-instruct"] | None = None
+    """A small model that is included in the installation."""
+    hugging_face: HubFile | None = None
+    """A repository on the Hugging Face hub, at one commit."""
+    pvc: DraftClaim | None = None
+    """A directory on a PersistentVolumeClaim."""
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
+    """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
+    image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
+    """An image that holds the weights, mounted as an image volume: Kubernetes 1.35 or newer."""
+
+
 class AdapterClaim(ManifestPart):
     """A directory on a volume."""
 

@@ -23,7 +23,6 @@ from legato_protocol.model_files.adapter_list import AdapterEntry
 CONFIG_MAP = "ConfigMap"
 DOWNLOAD = re.compile("adapter-[0-9a-f]{8}")  # names of containers that download adapters
 _ROOT = "/adapters"
-_SHARED = ("cpu", "memory")  # a pod gets the maximum of its sequential containers' requests
 
 
 def name(service: str) -> str:
@@ -81,8 +80,6 @@ def volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
 def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[Download]:
     """Returns a download container for each adapter of the hub, ordered by name. Each gets the CPU and memory of the
     worker's `resources`, which the pod only uses afterwards."""
-    both = {kind: {name: given[name] for name in _SHARED if name in given} for kind, given in resources.items()}
-    shared = {kind: amounts for kind, amounts in both.items() if amounts}
     listed = sorted(service.spec.model.adapters, key=lambda each: each.name)
     hubs = [(each.name, each.source.hugging_face) for each in listed]
     return [
@@ -90,7 +87,7 @@ def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[D
             f"adapter-{_short(name)}",
             download_arguments(name, hub),
             model.download_variables(hub),
-            shared,
+            model.shared(resources),
         )
         for name, hub in hubs
         if hub is not None

@@ -1,6 +1,7 @@
 """A worker's pod. The template contains no name, so that its hash is the pod revision."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.api import quantities, roles
@@ -9,7 +10,7 @@ from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import adapters, container, model, overlay, rdma
-from legato_operator.manifests.pods.model import Delivery
+from legato_operator.manifests.pods.model import Delivery, Download, Volume
 from legato_protocol import names
 from legato_protocol.settings import durations
 
@@ -34,8 +35,9 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         tls = service.spec.internal_tls
         ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
-        downloads = adapters.downloads(service, worker["resources"])
+        downloads = [*_draft_downloads(service, pool, worker), *adapters.downloads(service, worker["resources"])]
         spec = container.pod_spec(worker, placement.containers, image, ports, delivery, downloads)
+        spec = container.with_volumes(spec, _draft_volumes(service, pool, placement))
         adapted = (*adapters.volumes(service, placement), *adapters.list_volume(service, placement))
         spec = container.with_volumes(spec, adapted)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
@@ -93,7 +95,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         *_engine(service, delivery),
         *_node_memory(service, placement),
         *adapters.worker_arguments(service, placement),
-        *_decoding(service, pool),
+        *_decoding(service, pool, placement),
         *_hang(service),
         *_process(service, pool, placement),
     ]
@@ -121,7 +123,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
         flags.append("--transport-required")
     if engine.max_running is not None:
         flags += ["--max-batch", str(engine.max_running)]
-    if (speculation := engine.speculation) is not None:
+    if (speculation := engine.speculation) is not None and speculation.model is None:
         flags += ["--speculation", speculation.method, "--speculation-tokens", str(speculation.tokens)]
     if engine.quantization != "None":
         flags += ["--quantization", engine.quantization]
@@ -138,12 +140,29 @@ def _node_memory(service: InferenceService, placement: PodPlacement) -> list[str
     return ["--node-memory", given] if given else []
 
 
-def _decoding(service: InferenceService, pool: str) -> list[str]:
+def _decoding(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     """Returns flags of decode workers only, so that a change does not roll out prefill workers."""
-    if pool != "decode":
+    if pool != roles.DECODE:
         return []
     flags = ["--slo-tpot", durations.text(service.spec.slo.tpot)]
-    return [*flags, "--output-reservation", service.spec.engine.output_reservation]
+    flags += ["--output-reservation", service.spec.engine.output_reservation]
+    speculation, draft = service.spec.engine.speculation, model.draft(service, placement)
+    if speculation is None or draft is None:
+        return flags
+    flags += ["--speculation", speculation.method, "--speculation-tokens", str(speculation.tokens)]
+    return [*flags, "--speculation-model", draft.argument]
+
+
+def _draft_downloads(service: InferenceService, pool: str, worker: Mapping[str, Any]) -> list[Download]:
+    return model.draft_downloads(service, worker["resources"]) if pool == roles.DECODE else []
+
+
+def _draft_volumes(service: InferenceService, pool: str, placement: PodPlacement) -> list[Volume]:
+    """Returns the volume of the draft model: only decode workers have one."""
+    draft = model.draft(service, placement) if pool == roles.DECODE else None
+    if draft is None or draft.volume is None or draft.mount is None:
+        return []
+    return [Volume(draft.volume, draft.mount)]
 
 
 def _hang(service: InferenceService) -> list[str]:
