@@ -229,6 +229,10 @@ CASES = {
         _transfer(nodeMemory="On", checksum=False),
         _transfer(nodeMemory="On"),
     ),
+    ("transfer.nodeMemory", "On is not allowed with rdma"): (
+        {"transfer": _rdma(sharedMemory="1Gi")["transfer"] | {"nodeMemory": "On"}},
+        {"transfer": _rdma()["transfer"] | {"nodeMemory": "On"}},
+    ),
     ("transfer.required", "only allowed with"): (_transfer(required=True), _transfer(required=True, transport="TCP")),
     ("transfer.rdma", "only allowed with transport"): (_rdma(transport="TCP"), _rdma(transport="Auto")),
     ("transfer.rdma.hugePages.memory", "must be a multiple"): (

@@ -81,6 +81,13 @@ RULES = (
     ),
     Rule(
         at="spec.transfer",
+        field="nodeMemory",
+        message="On is not allowed with rdma.sharedMemory, which hides the node's /dev/shm",
+        holds=lambda given: given.node_memory != "On" or given.rdma is None or given.rdma.shared_memory is None,
+        cel="!has(self.nodeMemory) || self.nodeMemory != 'On' || !has(self.rdma) || !has(self.rdma.sharedMemory)",
+    ),
+    Rule(
+        at="spec.transfer",
         field="required",
         message="only allowed with a transport other than Auto",
         holds=lambda transfer: not transfer.required or transfer.transport != "Auto",
