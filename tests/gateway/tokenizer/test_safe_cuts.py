@@ -8,7 +8,7 @@ import pytest
 import tokenizer_files
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from legato_gateway.tokenizer import gguf, sentence_piece
+from legato_gateway.tokenizer import block_encoder, gguf, sentence_piece
 from legato_gateway.tokenizer.block_encoder import BlockEncoder
 from legato_gateway.tokenizer.pair_analysis import NotUnderstood, Pattern
 from legato_gateway.tokenizer.safe_cuts import SafeCuts
@@ -98,12 +98,15 @@ def test_a_text_in_blocks_has_the_tokens_of_the_whole_also_when_they_are_cached(
     tokenizer, rng = make(), random.Random(kind)
     pairs = SafeCuts(tokenizer).pairs
     assert tuple(len(pairs.get(after, "")) for after in " \n") == cut_after
-    monkeypatch.setattr("legato_gateway.tokenizer.block_encoder.BLOCK", 5)
     encoder = BlockEncoder(tokenizer)
     for _ in range(budget.times(60)):
         text = "".join(rng.choices(PIECES, k=rng.randrange(120)))
         for each in (text, text, text + "".join(rng.choices(PIECES, k=20))):
+            monkeypatch.setattr(block_encoder, "BLOCK", len(each))
+            apart = encoder.ids(each.split("X"))
+            monkeypatch.setattr(block_encoder, "BLOCK", 5)
             assert encoder.ids([each], "salt") == tokenizer.encode(each, add_special_tokens=False).ids
+            assert encoder.ids(each.split("X"), "salt") == apart
     encoder.cache.check_integrity()
 
 
