@@ -65,3 +65,27 @@ def test_a_hand_off_between_workers_on_the_same_cores(world, open_slices):
     for number in range(3):
         assert decode.tokens(f"r{number}") == world.continuation([*world.prompt, number], 12)
     world.check_done()
+
+
+def test_tokens_that_wait_preempt_prompts_no_later(world, open_slices):
+    slices, other, claims = open_slices(), open_slices(), []
+    begin = slices.begin
+    slices.begin = lambda claim: begin(lambda: claims.append(made := claim()) or made)
+    worker = world.worker("w0", slices=slices)
+    world.generate(worker, turns=5)
+    assert other.begin(lambda: SliceClaim(1e9, 1e9)) is None
+    world.run(1)
+    assert other.begin(lambda: SliceClaim(1e9, 1e9)) is not None  # tokens, which are not preempted
+    other.expect(100 * PATIENCE)
+    del claims[:]
+    world.run(4)
+    assert len(claims) > 2
+    assert len({claim.preempts for claim in claims}) == 1
+
+
+def test_a_worker_that_can_compute_nothing_gives_its_slice_up(world, open_slices, monkeypatch):
+    worker, other = world.worker("w0", slices=open_slices()), open_slices()
+    monkeypatch.setattr(worker.scheduler, "schedule", lambda *_given: None)  # as when blocks are short
+    world.generate(worker, turns=2)
+    assert worker.scheduler.runnable
+    assert other.begin(SliceClaim) == inf

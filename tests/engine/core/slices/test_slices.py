@@ -1,5 +1,6 @@
 """Workers on shared cores, in virtual time, and processes that are killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -239,30 +240,46 @@ def test_any_order_of_calls_gives_cores_to_no_more_threads(cores, seed):
         assert begin(worker) is not None
 
 
-HOLD = f"""
+CLAIM = f"""
 import sys, time
 from pathlib import Path
 from legato_engine.core.slices.policy import SliceClaim
 from legato_engine.core.slices.slices import SharedCores
 slices = SharedCores(Path(sys.argv[1]), {CORES}, {CORES}, time.monotonic)
-while slices.begin(SliceClaim) is None: pass
-print("holds", flush=True)
+print("waits" if slices.begin(SliceClaim) is None else "holds", flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_workers_go_on_without_one_that_was_killed_or_stopped_in_its_slice(tmp_path, fault):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
-        try:
-            slices = SharedCores(tmp_path, CORES, CORES, time.monotonic)
-            assert process.stdout.readline() == b"holds\n"
-            assert begin(slices) is None
-            process.send_signal(fault)
-            began = time.monotonic()
-            while begin(slices) is None:
-                assert time.monotonic() < began + PATIENCE + 20
-                wait_readable([slices.bell], CHECK)
-            slices.close()
-        finally:
-            process.kill()
+@pytest.fixture
+def claim(cores):
+    """Starts a process that claims a slice of the cores of a first worker."""
+    cores.worker()
+    with subprocess.Popen([sys.executable, "-c", CLAIM, str(cores.folder)], stdout=subprocess.PIPE) as process:
+        yield lambda: (process, process.stdout.readline())
+        process.kill()
+
+
+@pytest.mark.parametrize(("fault", "wait"), [(signal.SIGKILL, CHECK), (signal.SIGSTOP, 60 + PATIENCE)])
+def test_workers_go_on_without_one_that_was_killed_or_stopped_in_its_slice(cores, claim, fault, wait):
+    process, state = claim()
+    assert state == b"holds\n"
+    (worker,), cores.now = cores.workers, time.monotonic()
+    assert begin(worker) is None
+    process.send_signal(fault)
+    if fault is signal.SIGKILL:
+        process.wait()
+    cores.now += wait
+    assert begin(worker) is not None
+
+
+def test_no_slice_goes_to_a_worker_that_was_killed_while_it_waited(cores):
+    worker, killed = cores.worker(), cores.worker()
+    begin(worker)
+    assert begin(killed) is None
+    for descriptor in (killed.bell._bell, killed.bell._file):
+        os.close(descriptor)  # as when its process ends
+    cores.workers.remove(killed)
+    worker.end(inf)
+    cores.now += 0.001
+    assert begin(worker) is not None
