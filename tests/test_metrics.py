@@ -21,6 +21,7 @@ BOUNDED = {
     "outcome",
     "reason",
     "result",
+    "tier",
     "verb",
     "what",
 }  # words of the code
@@ -65,5 +66,5 @@ def test_every_family_says_what_it_is_in_base_units():
 
 def test_labels_are_known_ones():
     """None of them is a request, a user or a text: those would make series without end."""
-    told = {label for family in emitted.families() for sample in family.samples for label in sample.labels}
-    assert told <= BOUNDED | OBJECTS
+    labels = {label for family in emitted.families() for sample in family.samples for label in sample.labels}
+    assert labels <= BOUNDED | OBJECTS

@@ -50,30 +50,30 @@ _COUNTERS = {
     "received_handoffs": "Sequences taken over.",
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
-    "kv_fetches": "Fetches of cached KV blocks from other workers that brought some.",
-    "kv_fetched_blocks": "KV blocks that they brought.",
-    "kv_fetched_bytes": "Bytes that they brought.",
-    "kv_fetch_seconds": "Seconds that requests waited for them.",
+    "kv_fetches": "Fetches of cached KV blocks from other workers that returned any.",
+    "kv_fetched_blocks": "KV blocks fetched from other workers.",
+    "kv_fetched_bytes": "Bytes of KV blocks fetched from other workers.",
+    "kv_fetch_seconds": "Duration of successful fetches of cached KV blocks.",
     "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
-_SECONDS = {"slice_wait": "Time that steps waited for time slices of cores that workers share."}
+_SECONDS = {"slice_wait": "Time that steps waited for a time slice of shared cores."}
 _TIERS = {
-    "slots": ("slots", "Blocks that a tier of KV can keep."),
-    "blocks": ("blocks", "Blocks in a tier of KV."),
+    "slots": ("slots", "Capacity of a KV tier, in blocks."),
+    "blocks": ("blocks", "Blocks in a KV tier."),
 }
 _TIER_COUNTS = {
-    "saved": ("saved_blocks", "Evicted blocks that were copied to a tier of KV."),
-    "restored": ("restored_blocks", "Blocks that were copied back from a tier of KV."),
-    "evicted": ("evicted_blocks", "Blocks that a tier of KV gave up."),
-    "save_seconds": ("save_seconds", "Time of copies to a tier of KV."),
-    "restore_seconds": ("restore_seconds", "Time of copies from a tier of KV."),
-    "errors": ("errors", "Failed reads and writes of a tier of KV, and refused files."),
+    "saved": ("saved_blocks", "Blocks copied to a KV tier."),
+    "restored": ("restored_blocks", "Blocks copied back from a KV tier."),
+    "evicted": ("evicted_blocks", "Blocks evicted from a KV tier."),
+    "save_seconds": ("save_seconds", "Time spent copying blocks to a KV tier."),
+    "restore_seconds": ("restore_seconds", "Time spent copying blocks back from a KV tier."),
+    "errors": ("errors", "Failed reads and writes of a KV tier, and rejected files."),
 }
 _DRAFTS = {
     "drafted": ("proposed_tokens", "Tokens that were drafted and verified."),
     "accepted": ("accepted_tokens", "Drafted tokens that the model sampled, too."),
-    "drafting": ("drafting_seconds", "Seconds that the draft model computed."),
+    "drafting": ("drafting_seconds", "Time spent in the draft model."),
 }
 
 
@@ -157,7 +157,7 @@ class WorkerMetrics:
                 self.kernel_fallback,
             ),
             "transport_fallback": (
-                "1 while hand-offs do not go by RDMA as they should, or not straight from and to a GPU's memory.",
+                "1 while hand-offs should use RDMA, GPU memory or the memory of this node directly, but cannot.",
                 self.transport_fallback,
             ),
         }
@@ -178,7 +178,7 @@ class WorkerMetrics:
                 load.step_time,
             )
             gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
-            shares = "1 while workers have more threads than there are cores, and take time slices."
+            shares = "1 while workers have more threads than there are cores, so that steps take time slices."
             gauges["shares_cores"] = (shares, self._current.shares_cores)
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
             leaked = load.used_blocks if self._current.idle else 0
@@ -230,7 +230,7 @@ class WorkerMetrics:
         return family
 
     def _failed_fetches(self, totals: CoreTotals) -> Metric:
-        text = "Fetches of cached KV blocks that brought nothing, so that the prompt was computed."
+        text = "Fetches of cached KV blocks that returned none, so that the prompt was computed."
         family = CounterMetricFamily("legato_worker_failed_kv_fetches", text, labels=["reason"])
         for reason in FETCH_FAILURES:
             failed = self._earlier_failed_fetches[reason] + totals.failed_kv_fetches.get(reason, 0)
@@ -255,7 +255,7 @@ class _Core(Collector):
 
 
 def _tiers(totals: CoreTotals) -> list[Metric]:
-    """Counts of the running core, by tier of KV; none without tiers."""
+    """Counts of the running core, by KV tier; empty without tiers."""
     families = list[Metric]()
     for kind, of_kind in ((GaugeMetricFamily, _TIERS), (CounterMetricFamily, _TIER_COUNTS)):
         for name, (metric, text) in of_kind.items() if totals.tiers else ():

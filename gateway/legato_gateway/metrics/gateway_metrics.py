@@ -203,8 +203,8 @@ class Metrics(Collector):
             "unauthenticated_requests": ("Requests refused without a known API key", self._clients.refused),
             "stored_responses_evicted": ("Responses dropped early for lack of room", evicted),
             "output_tokens": ("Tokens accepted for clients", self.output_tokens),
-            "token_cache_hit_characters": ("Characters whose token ids were cached", self._token_cache.hits),
-            "token_cache_missed_characters": ("Characters looked up and tokenized", self._token_cache.misses),
+            "token_cache_hit_characters": ("Characters whose token ids were in the cache", self._token_cache.hits),
+            "token_cache_missed_characters": ("Characters whose token ids were not there", self._token_cache.misses),
             "prompt_tokens_cached": ("Prompt tokens that were in a worker's prefix cache", self._cached),
         }
         if self._index is not None:

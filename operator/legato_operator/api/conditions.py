@@ -103,7 +103,7 @@ REASONS = {
     SCALED_TO_ZERO: "no worker is desired; gateways queue requests until the autoscaler has started one",
     SCALING: "workers are being added or drained",
     STARTING: "pods are still starting",
-    TRANSPORT_FALLBACK: "a worker hands off by TCP instead of RDMA, or not directly from a GPU; the message says why",
+    TRANSPORT_FALLBACK: "a worker hands off by TCP instead of RDMA, or not directly from memory; the message says why",
     UNKNOWN: "no ready worker has reported its state yet",
     UNSCHEDULABLE: "no node can run a pod: its resource requests, affinity or volumes cannot be satisfied",
     UPGRADE_FAILED: "pods of the operator's version cannot start; no other service is upgraded until they do",
