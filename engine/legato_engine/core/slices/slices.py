@@ -1,6 +1,7 @@
 """A worker's time slices of the cores that it shares with others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,7 @@ from legato_engine.core.slices.table import SliceTable
 PATIENCE = 2.0  # least seconds that others wait for a step to end: a stopped process must not stop them, too
 LATE = 4  # times the expected duration of a step, likewise
 CHECK = 0.05  # seconds between checks of whether workers that are waited for still run
+LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
 _FADE = 0.9  # weight of earlier steps in `stretch`
 
 
@@ -69,7 +71,8 @@ class TimeSlices(Protocol):
 class SharedCores:
     """Implements `TimeSlices` by a table that all workers on these cores share.
 
-    A worker keeps its slice until another one waits or runs. Raises OSError, TableFull.
+    A worker keeps its slice until another one waits or runs. While a stopped process holds the table's lock, workers
+    compute without slices. Raises OSError, TableFull.
     """
 
     def __init__(self, folder: Path, threads: int, cores: int, clock: Callable[[], float]) -> None:
@@ -78,6 +81,7 @@ class SharedCores:
         self._clock = clock
         self._claimed = False  # since `begin` returned None
         self._preempts = inf  # as claimed
+        self._jammed = inf  # since when the lock has not been released
         self._began = self._checked = 0.0
         self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
         self.waited = 0.0
@@ -110,17 +114,15 @@ class SharedCores:
         now = self._clock()
         self._table.write(made := claim())
         self._preempts = made.preempts
-        if self._claimed:
+        state = self._table.state
+        if self._claimed and state is SliceState.WAITING:
             if now >= min(self._checked + CHECK, self._preempts):
                 self._check(now)
-        elif self._table.state is SliceState.HOLDING and not self._contended:
-            self._table.since = now
-        else:
+        elif state is not SliceState.HOLDING or not (self._claimed or self._keeps(now)):
             self._claim(now)
-        if self._table.state is not SliceState.HOLDING:
-            self._claimed = self._table.state is SliceState.WAITING
+        self._claimed = self._table.state is not SliceState.HOLDING
+        if self._claimed:
             return None
-        self._claimed = False
         self._count_wait(now - self._table.since)
         self._began = now
         self._table.wait_until(now + PATIENCE)
@@ -134,19 +136,13 @@ class SharedCores:
         self._table.postpone(now + slack)
         self._recent_steps = self._recent_steps * _FADE + now - self._began
         if self._contended:
-            with self._table.locked():
-                if self._table.state is SliceState.HOLDING:
-                    self._table.state = SliceState.IDLE
-                self._grant(now)
+            self._leave(now)
 
     def withdraw(self) -> None:
         self._claimed = False
         self._table.postpone(inf)
-        if self._table.state is SliceState.IDLE:
-            return
-        with self._table.locked():
-            self._table.state = SliceState.IDLE
-            self._grant(self._clock())
+        if self._table.state is not SliceState.IDLE:
+            self._leave(self._clock())
 
     def close(self) -> None:
         self.withdraw()
@@ -157,25 +153,46 @@ class SharedCores:
         """True if this worker must not keep its slice for another step."""
         return self._table.waiting() or self._table.running() > self._cores
 
+    def _keeps(self, now: float) -> bool:
+        """Keeps the slice of the last step for the next one, unless it is contended."""
+        if self._contended:
+            return False
+        self._table.since = now
+        return True
+
     def _claim(self, now: float) -> None:
-        with self._table.locked():
+        with self._locked(now) as locked:
             self._table.state, self._table.since = SliceState.WAITING, now
             self._checked = now
-            self._grant(now)
+            self._grant(now, locked)
 
     def _check(self, now: float) -> None:
         """Takes slices from workers that have ended, or whose steps take far too long."""
         self._checked = now
-        with self._table.locked():
-            self._table.free_ended()
-            self._table.pass_over_late(now)
-            self._grant(now)
+        with self._locked(now) as locked:
+            if locked:
+                self._table.free_ended()
+                self._table.pass_over_late(now)
+            self._grant(now, locked)
 
-    def _grant(self, now: float) -> None:
-        """Begins all slices that can begin; only under the lock."""
-        while numbers := policy.next_workers(self._table.read(), self._cores, now):
+    def _leave(self, now: float) -> None:
+        with self._locked(now) as locked:
+            self._table.state = SliceState.IDLE
+            self._grant(now, locked)
+
+    def _grant(self, now: float, locked: bool) -> None:
+        """Begins all slices that can begin; without the lock only its own, after others had time to release it."""
+        while locked and (numbers := policy.next_workers(self._table.read(), self._cores, now)):
             for number in numbers:
                 self._table.grant(number, now + PATIENCE)
+        if self._table.state is SliceState.WAITING and now >= self._jammed + PATIENCE:
+            self._table.state = SliceState.HOLDING
+
+    @contextmanager
+    def _locked(self, now: float) -> Iterator[bool]:
+        with self._table.locked(LOCK if self._jammed == inf else 0.0) as locked:
+            self._jammed = inf if locked else min(self._jammed, now)
+            yield locked
 
     def _count_wait(self, seconds: float) -> None:
         self._recent_wait = self._recent_wait * _FADE + seconds

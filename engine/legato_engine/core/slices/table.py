@@ -8,8 +8,10 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ import numpy as np
 from legato_engine.core.slices.policy import SliceClaim, SliceEntry, SliceState
 
 MOST: Final = 64  # workers
+_RETRY: Final = 0.0005  # seconds until the lock is tried again, which others hold for less
 _ENTRY = np.dtype(
     [
         ("state", np.int64),
@@ -138,18 +141,30 @@ class SliceTable:
             yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(due, end, preempts))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+    def locked(self, patience: float = inf) -> Iterator[bool]:
+        """Holds the lock; False without it, if another process has kept it for `patience` seconds."""
+        locked = self._lock(patience)
         try:
-            yield
+            yield locked
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            if locked:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Gives the entry up."""
         self._own["state"] = SliceState.FREE
         for descriptor in (self._bell, self._file, *self._bells.values()):
             os.close(descriptor)
+
+    def _lock(self, patience: float) -> bool:
+        give_up = time.monotonic() + patience
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(_RETRY)
 
     def _take(self, threads: int) -> int:
         for number in range(MOST):

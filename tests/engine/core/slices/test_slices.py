@@ -149,6 +149,14 @@ def test_a_slice_that_never_ends_is_passed_over(cores):
         assert (begin(other) is not None) == begins
     stuck.end(inf)  # it ends after all
     assert begin(stuck) is None
+    other.end(inf)
+    cores.now += PATIENCE + 0.1  # it got a slice, and did not notice
+    assert begin(other) is None
+    cores.now += CHECK
+    assert begin(other) is not None
+    assert begin(stuck) is None
+    other.end(inf)
+    assert begin(stuck) is not None
 
 
 def test_another_worker_may_take_the_entry_of_one_that_has_ended(cores):
@@ -283,3 +291,18 @@ def test_no_slice_goes_to_a_worker_that_was_killed_while_it_waited(cores):
     worker.end(inf)
     cores.now += 0.001
     assert begin(worker) is not None
+
+
+def test_workers_compute_without_slices_while_a_stopped_one_holds_the_lock(cores):
+    stopped, worker = cores.worker(), cores.worker()
+    begin(stopped)
+    with stopped.bell.locked():
+        for wait, begins in ((0, False), (PATIENCE / 2, False), (PATIENCE, True)):
+            cores.now += wait
+            assert (begin(worker) is not None) == begins
+        worker.end(inf)
+        assert begin(worker) is not None
+        worker.withdraw()
+        assert begin(worker) is not None
+        worker.end(inf)
+    assert begin(worker) is None
