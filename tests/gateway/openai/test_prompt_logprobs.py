@@ -134,7 +134,7 @@ async def test_streams_begin_with_those_of_the_prompt(gateway, most):
 
 
 async def test_a_token_before_a_text_is_not_in_it(asked, gateway, monkeypatch):
-    monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: [60, 62, *text.encode()])
+    monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_, salt: [60, 62, *text.encode()])
     choice = (await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0))["choices"][0]
     assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1]
 
