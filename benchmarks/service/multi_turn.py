@@ -1,9 +1,9 @@
 """Measures chats of several turns with fetches of cached KV and without: time to the first token, prefilled tokens.
 
     python benchmarks/service/multi_turn.py -f benchmarks/manifests/multi-turn.yaml --rounds 2
-    python benchmarks/service/multi_turn.py --profile PATH  # paced, as of manifests/multi-turn-profile.json
+    python benchmarks/service/multi_turn.py --profile PATH  # paced, as in manifests/multi-turn-profile.json
 
-Starts `legato up` for each of both values of `routing.kvSharing` in turn. Each conversation sends its next turn, the
+Starts `legato up` with each value of `routing.kvSharing`. Each conversation sends its next turn, the
 history as it was generated and `--new` random tokens, once the answer to the last one has ended. Without fetching, the
 prefill worker computes the last answer again, of which the decode worker has the KV. "prefilled" are the tokens of the
 prompt that were not cached where it was computed, fetched ones included in the cache.

@@ -1,7 +1,7 @@
 """Processes that compile a worker's kernels concurrently, into the caches on disk of Triton and numba.
 
-Each process takes a kernel that no other one has taken, prints its name, and compiles it. What a failed process leaves
-is compiled by the worker, as without processes.
+Each process takes a kernel that no other one has taken, prints its name, and compiles it. The worker itself
+compiles the kernels that a failed process leaves.
 """
 
 import logging
@@ -19,13 +19,13 @@ from legato_protocol.process.parent import die_with_parent
 
 _log = logging.getLogger(__name__)
 
-MOST = 4  # processes: one kernel takes half of the time of all, so more would wait for it
-LIMIT = 600.0  # seconds, after which compilers are ended
-_POLL = 0.1  # seconds between two looks at the processes
+MOST = 4  # processes; more would wait for the slowest kernel, which takes half of the total time
+LIMIT = 600.0  # seconds until the processes are killed
+_POLL = 0.1  # seconds between polls of the processes
 
 
 class Claims:
-    """A folder in which each kernel is taken once."""
+    """A folder with a file for each kernel that a process has taken."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Claims:
 
 class CompileProcesses:
     """Runs `python -m MODULE ARGUMENTS… FOLDER PARENT` several times, where FOLDER is for `Claims`. As a context
-    manager, it ends those that still run."""
+    manager, it kills those that still run."""
 
     def __init__(
         self, module: str, arguments: Sequence[str], count: int, variables: dict[str, str] | None = None
@@ -68,7 +68,7 @@ class CompileProcesses:
         self._folder.cleanup()
 
     def finish(self, beat: Callable[[], None]) -> None:
-        """Waits until all have ended, and logs those that failed. Calls `beat` meanwhile."""
+        """Waits until all processes have ended, and logs the failed ones. Calls `beat` meanwhile."""
         while self._running:
             for number, process in [*self._running.items()]:
                 if (code := process.poll()) is not None:
@@ -79,7 +79,7 @@ class CompileProcesses:
                 sleep(_POLL)
                 self._waited += _POLL
             if self._waited > LIMIT:
-                _log.warning("kernels are not compiled after %g s: the worker compiles those that are missing", LIMIT)
+                _log.warning("kernels are not compiled after %g s: the worker compiles the missing ones", LIMIT)
                 return
 
     def _report(self, number: int, code: int) -> None:
@@ -103,7 +103,7 @@ def processes(kernels: int) -> int:
 
 
 def claims(folder: str, parent: str) -> Claims:
-    """The claims of a process with these arguments, which ends with its parent. Raises SystemExit if that is gone."""
+    """Returns the claims of this process, which ends with its parent. Raises SystemExit if the parent has ended."""
     if not die_with_parent(int(parent)):
         raise SystemExit(1)
     return Claims(Path(folder))

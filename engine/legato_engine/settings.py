@@ -180,10 +180,10 @@ _FLAGS: Final = (
     Flag(
         "--host-kv-memory",
         ValueKind("SIZE", sizes.parse, sizes.text),
-        "memory of the host for blocks that the KV cache evicts; none if not given",
+        "host memory for blocks that the KV cache evicts; none if not given",
     ),
     Flag("--disk-kv-path", flags.text("FOLDER"), "folder for KV blocks in files, which a restarted worker finds again"),
-    Flag("--disk-kv-size", ValueKind("SIZE", sizes.parse, sizes.text), "size of these files of this worker"),
+    Flag("--disk-kv-size", ValueKind("SIZE", sizes.parse, sizes.text), "size of this worker's files"),
     Flag(
         "--memory-share",
         flags.whole("WORKERS", 1, 1024),
@@ -255,7 +255,7 @@ _FLAGS: Final = (
     Flag(
         "--time-slices",
         flags.text("FOLDER"),
-        "folder of workers on the same cores, which compute one step at a time if they have more threads than cores",
+        "folder that workers on the same cores share: with more threads than cores, their steps take time slices",
     ),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
     Flag(

@@ -23,8 +23,8 @@ _EXIT_PERMANENT = 2
 # libgomp's default, milliseconds, makes steps many times as long when other programs use the cores. torch reads it when
 # it is loaded.
 _SPINS = "10000"
-# Objects that a step of a thousand sequences holds, and more. With Python's default of 700, collections that free
-# nothing take a fifth of the loop.
+# More objects than a step of a thousand sequences holds. With Python's default of 700, garbage collections that free
+# nothing take a fifth of the loop's time.
 _YOUNG = 50_000
 _NO_LOG = "99"  # level of messages that torch's profiler writes to stderr
 

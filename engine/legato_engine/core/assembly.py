@@ -44,7 +44,7 @@ from legato_protocol.wire.stream import OLDEST, Hello
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 
-PROMPT_NICENESS = 10  # a tenth of the weight of a thread that decodes, or of any other program's
+PROMPT_NICENESS = 10  # a tenth of the CPU weight of niceness 0, which decode threads and other programs have
 
 
 def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Ready]:
@@ -106,7 +106,7 @@ def _tier_sizes(settings: WorkerSettings, runner: StepRunner) -> TierSizes:
 
 
 def _disk(settings: WorkerSettings, runner: StepRunner, pool: BlockPool) -> DiskThread | None:
-    """Opens the folder of KV in files, whose blocks of an earlier worker are found. Raises StartFailed."""
+    """Opens the folder of KV files, and adopts the files of an earlier worker. Raises StartFailed."""
     if settings.disk_kv_path is None or not pool.disk.capacity:
         return None
     folder = BlockFolder.open(Path(settings.disk_kv_path), runner.kv_revision, runner.layout.block_bytes)

@@ -100,11 +100,11 @@ class Core:
         self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
         self._handles: deque[Any] = deque()  # of launched steps; only the compute thread uses it
         self._computing = False
-        self._slack = inf  # seconds that sequences which decode can wait after the current step
+        self._slack = inf  # seconds that decoding sequences can wait after the current step
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
         sources = (channel, parts.compute, parts.grammars, parts.adapters, parts.profiling, parts.agent, parts.catalog)
-        for source in (*sources, parts.slices.bell, parts.disk):
+        for source in (*sources, parts.slices.wakeup, parts.disk):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 
@@ -141,7 +141,7 @@ class Core:
 
     def _receive(self) -> None:
         now = self._clock()
-        self._slices.hear()
+        self._slices.clear_wakeup()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
             if frame.tokens and self._handoffs is not None:
@@ -258,7 +258,7 @@ class Core:
         return [batch for batch in batches if batch is not None]
 
     def _schedule_slice(self, now: float) -> Batch | None:
-        """The next step if there is a time slice for it."""
+        """Returns the next step if there is a time slice for it."""
         if not self._scheduler.runnable:
             self._since = now
             self._slices.withdraw()

@@ -1,4 +1,4 @@
-"""Blocks in files: which ones, and the reads and writes that a thread has to do. Pure.
+"""An index of blocks in files, and the reads and writes for a thread to do. Pure.
 
 Files exchange blocks with slots of the host only: a block is written after it was saved to a slot, and read into a slot
 before a sequence that needs it starts.
@@ -13,14 +13,14 @@ from legato_engine.kvcache.moves import Content
 from legato_engine.kvcache.reach import Prefixes, StoredPrefixes
 from legato_protocol.wire.kv_events import DISK
 
-MOST_WRITES = 16  # ordered and not done: further blocks wait in their slots, which others may take
-PAUSE = 10.0  # seconds without writes after a failed one, for example because the disk is full
+MOST_WRITES = 16  # outstanding; further blocks wait in their slots, which may be reused before
+PAUSE = 10.0  # seconds without writes after a failed write, for example because the disk is full
 _SMOOTHING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBlock:
-    """Writes a slot, which stays as it is until then, to a file."""
+    """Writes a slot to a file. The slot is not changed until then."""
 
     slot: int
     content: Content
@@ -53,8 +53,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
-    """`blocks` of `slots` are in the tier; the others are numbers of blocks since the start. `evicted` ones made room,
-    `errors` are failed reads and writes, and refused files; `problem` is the last error."""
+    """`blocks` of `slots` are in the tier; the other numbers count blocks since the start. `evicted` ones made
+    room, `errors` are failed reads and writes, and rejected files; `problem` is the last error."""
 
     slots: int = 0
     blocks: int = 0
@@ -68,7 +68,7 @@ class TierCounts:
 
 
 class DiskTier:
-    """At most `capacity` blocks in files, least recently used first out. Without capacity, it has none.
+    """At most `capacity` blocks in files; the least recently used is evicted first. Without capacity, it is empty.
 
     `prefixes` follows the blocks that are in the arena, in a slot or in a file.
     """
@@ -112,7 +112,7 @@ class DiskTier:
         return (content.group, content.block_hash) in self._above
 
     def longest(self, hashes: Sequence[bytes], above: int) -> int:
-        """Number of blocks of a sequence's longest usable prefix; arena and slots have the first `above` ones."""
+        """Returns the blocks of a sequence's longest usable prefix; arena and slots have the first `above` ones."""
         count = above
         while count < len(hashes) and ((0, hashes[count]) in self._files or (0, hashes[count]) in self._above):
             count += 1
@@ -121,7 +121,7 @@ class DiskTier:
     # ── the tiers above ──
 
     def on_gained(self, content: Content) -> None:
-        """The arena or a slot has this block now, and none had it before."""
+        """The arena or a slot has this block now; neither had it before."""
         if self.capacity:
             key = content.group, content.block_hash
             self._above.add(key)
@@ -129,7 +129,7 @@ class DiskTier:
                 self._prefixes.add(content.group, content.block_hash, content.parent)
 
     def on_lost(self, content: Content) -> None:
-        """Neither the arena nor a slot has this block any more."""
+        """Neither the arena nor a slot has this block any longer."""
         if self.capacity:
             key = content.group, content.block_hash
             self._above.remove(key)
@@ -147,8 +147,8 @@ class DiskTier:
     # ── files ──
 
     def adopt(self, contents: Iterable[Content], refused: int = 0) -> None:
-        """Files that an earlier process wrote, least recently used first. Further ones than fit are removed; `refused`
-        ones were removed already."""
+        """Adds files that an earlier process wrote, least recently used first, and removes those beyond the capacity.
+        `refused` ones were removed already."""
         if refused:
             self.errors, self.problem = refused, f"{refused} files with KV of another revision, or incomplete"
         for content in contents:

@@ -1,4 +1,4 @@
-"""Slots in the host's memory for blocks that the arena evicts: where each block is, and the moves that are planned."""
+"""Slots in the host's memory for blocks that the arena evicts, and planned moves between arena and slots."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from legato_protocol.wire.kv_events import HOST
 
 
 class HostTier:
-    """Keeps evicted blocks in `slots`, least recently used first out. Without slots, it keeps nothing.
+    """Keeps evicted blocks in `slots`, and evicts the least recently used first. Without slots, it is empty.
 
     `prefixes` follows the blocks that are in the arena or in a slot. A slot is free, *kept*, or a *copy*: its block is
     in the arena, too, so evicting it again takes no move. Copies make room first. A slot or block may be reused as soon
@@ -32,7 +32,7 @@ class HostTier:
         self._prefixes = prefixes or StoredPrefixes(self.events)
         self._slot_of: list[dict[bytes, int]] = [{} for _ in range(self._prefixes.groups)]
         self._contents: dict[int, Content] = {}
-        self._free = list(range(slots))  # from the end: sequences are evicted from their end, too
+        self._free = list(range(slots))  # used from the end: sequences are evicted from their end, too
         self._kept: OrderedDict[int, None] = OrderedDict()
         self._copies: OrderedDict[int, None] = OrderedDict()
         self._moves: list[Move] = []
@@ -73,7 +73,7 @@ class HostTier:
         return block_hash in self._slot_of[group]
 
     def longest(self, hashes: Sequence[bytes], in_arena: int) -> int:
-        """Number of blocks of a sequence's longest usable prefix, of which the first `in_arena` are in the arena."""
+        """Returns the blocks of a sequence's longest usable prefix; the arena has the first `in_arena` ones."""
         slots, count = self._slot_of[0], in_arena
         while count < len(hashes) and hashes[count] in slots:
             count += 1
@@ -93,7 +93,7 @@ class HostTier:
             self._copies[slot] = None
 
     def on_evicted(self, block: int, content: Content) -> None:
-        """The arena gives this block up, whose memory is reused: saves it."""
+        """The arena evicts this block and reuses its memory: saves it."""
         if not self.slots:
             return
         slot = self._slot_of[content.group].get(content.block_hash)
@@ -126,7 +126,7 @@ class HostTier:
     # ── restoring ──
 
     def hold(self, group: int, block_hash: bytes) -> int:
-        """Takes a kept slot out of the order of use, until `restore`. KeyError if no slot has the block."""
+        """Protects a kept slot from eviction until `restore`. KeyError if no slot has the block."""
         slot = self._slot_of[group][block_hash]
         del self._kept[slot]
         return slot
@@ -163,7 +163,7 @@ class HostTier:
             return
         self._arriving.remove(order.slot)
         content = order.content
-        wanted = self.disk.has(content.group, content.block_hash)  # else it failed, or was given up meanwhile
+        wanted = self.disk.has(content.group, content.block_hash)  # else it failed, or was evicted meanwhile
         if not wanted or content.block_hash in self._slot_of[content.group]:
             self._free.append(order.slot)
             return
@@ -179,7 +179,7 @@ class HostTier:
         """Raises AssertionError if a slot is in two states or in none; `in_arena` are the arena's blocks by group."""
         states = sorted([*self._free, *self._kept, *self._copies, *self._arriving])
         assert states == list(range(self.slots)), "a slot is in two states or in none"
-        assert self._contents.keys() == self._kept.keys() | self._copies.keys(), "a free slot has a content"
+        assert self._contents.keys() == self._kept.keys() | self._copies.keys(), "a free slot has content"
         for slot, (block_hash, _, group) in self._contents.items():
             assert self._slot_of[group][block_hash] == slot, f"slot {slot} is filed under another's hash"
             assert (block_hash in in_arena[group]) == (slot in self._copies), f"slot {slot} is wrongly called a copy"
@@ -191,7 +191,7 @@ class HostTier:
     # ── internals ──
 
     def _take_slot(self, *busy: Counter[int]) -> int | None:
-        """Returns a slot for another block that is not in `busy`; None if all others are in use, too."""
+        """Returns a free or reusable slot that is not in `busy`; None if there are only busy ones."""
         for place in range(len(self._free) - 1, -1, -1):
             if not any(each[self._free[place]] for each in busy):
                 return self._free.pop(place)
@@ -206,7 +206,7 @@ class HostTier:
         return None
 
     def _write(self) -> None:
-        """Orders writes, of beginnings of sequences before their ends, which were evicted earlier."""
+        """Orders writes: beginnings of sequences first, which were evicted after their ends."""
         while self._unwritten and self.disk.writes:
             slot, _ = self._unwritten.popitem()
             if self.disk.write(slot, self._contents[slot]):
@@ -217,7 +217,7 @@ class HostTier:
         self._moving[move.slot] += 1
 
     def _drop(self, content: Content) -> None:
-        """Neither the arena nor a slot has this block any more."""
+        """Neither the arena nor a slot has this block any longer."""
         self._lose(content)
         self._evicted += 1
 

@@ -23,7 +23,7 @@ class KVLayout:
     head_dim: int
     dtype: str  # a key of DTYPE_BYTES
     windows: tuple[int, ...] = ()
-    draft_bytes: int = 0  # of a draft model's KV of a block's tokens, in an arena of its own
+    draft_bytes: int = 0  # bytes of a draft model's KV of a block's tokens, in an arena of its own
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:

@@ -31,7 +31,7 @@ Move = Save | Restore
 
 
 class MoveTime(NamedTuple):
-    """Seconds that a number of blocks took which a step moved together, all in one direction."""
+    """The duration of moves of a step in one direction, and their number of blocks."""
 
     kind: type[Move]
     blocks: int

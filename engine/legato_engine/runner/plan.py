@@ -49,7 +49,7 @@ class DraftPlan:
         return min(longest, self.checkpoint.config.max_length)
 
     def needs(self, chunk_tokens: int, running: int) -> Needs:
-        """The memory that it takes in addition to its KV."""
+        """The memory of its weights and workspace, in addition to its KV."""
         return sizing.needs(self.checkpoint, self.formats, chunk_tokens, running)
 
 

@@ -40,7 +40,7 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     def each_token(self, rows: int, context: int, speculated: "Speculated") -> "StepTimes":
         """The times of decodes of `rows`, divided by the mean number of tokens that a sequence gets in a step.
 
-        Steps have as many drafts as make that the shortest, as `DraftCost` chooses them.
+        Steps have the number of drafts that minimizes these times, as `DraftCost` chooses it.
         """
         times, best = self, self.seconds(rows, context, 0, 0) / WORTH
         chances = [speculated.acceptance**place for place in range(1, 1 + speculated.drafts)]

@@ -186,7 +186,7 @@ def without_host_kv(memory: Memory, size: int) -> Memory:
     if size > memory.available:
         most = f"give a hostKVMemory of at most {memory.available // _MIB}Mi"
         raise TooLittleMemory(
-            f"hostKVMemory is {_mib(size)}; {_mib(memory.available)} of the host are available: {most}"
+            f"hostKVMemory is {_mib(size)}; {_mib(memory.available)} of the host's memory are available: {most}"
         )
     return Memory(memory.available - size, memory.shared)
 

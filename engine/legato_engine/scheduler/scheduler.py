@@ -39,16 +39,16 @@ from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepR
 from legato_engine.scheduler.speculation.drafter import Drafter
 from legato_engine.scheduler.speculation.speculation import Speculation
 
-PAUSE = 2  # times a step that decodes, which prompts of other workers get after it if `tpot` allows it …
-LEAST_PAUSE = 0.5  # … and in any case
+PAUSE = 2  # decode steps' time for other workers' prompts after each decode step, if `tpot` allows it
+LEAST_PAUSE = 0.5  # the same, even if `tpot` does not allow it
 MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 
 
 class StepPace(NamedTuple):
-    """The time that the next steps of a worker have that shares its cores, in seconds.
+    """The time for the next steps of a worker that shares its cores, in seconds.
 
-    After a step, sequences that decode can wait for `slack` without missing `tpot`, less a share for prompts here; inf
-    if none decodes. They let prompts of other workers be computed for `pause`. Decoding them takes `decoding`.
+    After a step, decoding sequences can wait for `slack` without missing `tpot`, less a share for prompts here; inf if
+    none decodes. For `pause`, they leave the cores to prompts of other workers. Their next step takes `decoding`.
     """
 
     slack: float = inf
@@ -180,7 +180,7 @@ class Scheduler:
 
     @property
     def pace(self) -> StepPace:
-        """The time that the next steps have."""
+        """The time for the next steps."""
         contexts = self._planner.decoding()
         if not contexts:
             return StepPace()

@@ -161,7 +161,7 @@ class Supervisor:
 
     def _log_sharing(self, shares: bool) -> None:
         if shares and not self._shares:
-            self._log("INFO", "shares its cores with other workers: their steps take time slices by deadline")
+            self._log("INFO", "shares its cores with other workers: steps take time slices by deadline")
         self._shares = shares
 
     def _log_progress(self, frame: Loading) -> None:

@@ -143,5 +143,5 @@ def matched(worker: WorkerView, need: Need, matches: Matches) -> int:
 
 
 def most_blocks(worker: WorkerView, need: Need) -> int:
-    """Returns the cached blocks that count at most: the last known token is always computed, to sample from."""
+    """Returns the maximum of cached blocks that count: the last known token is always computed, to sample from it."""
     return (need.tokens - 1) // worker.block_size

@@ -11,8 +11,8 @@ from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
-LATENCY = 0.01  # seconds of a fetch without its puts: three messages, between steps of both workers
-SHARE = 0.5  # of the time that a fetch saves: its budget
+LATENCY = 0.01  # seconds of a fetch in addition to its puts: three messages, sent between steps of both workers
+SHARE = 0.5  # budget of a fetch, as a share of the time that it saves
 MOST_SOURCES = 4  # compared for each worker
 
 
@@ -37,7 +37,7 @@ class KVSources:
     """Workers that have cached a part of the sequence of `need`, by the workers that they can send blocks to."""
 
     need: Need
-    usual_rate: float  # tokens per second of prompts, for workers that have measured none
+    usual_rate: float  # prompt tokens per second, for workers without a measurement
     usual_put_rate: float  # blocks per second, likewise
     holders: dict[object, list[_Holder]] = field(default_factory=dict)
 
@@ -55,8 +55,8 @@ class KVSources:
         return cls(need, usual_rate, scorers.usual_put_rate(snapshot), dict(holders))
 
     def best(self, worker: WorkerView, matched: int) -> KVFetch | None:
-        """Returns the fetch that saves `worker`, which has or will have `matched` blocks, the most time; None: no fetch
-        is worth it."""
+        """Returns the fetch that saves `worker` the most time, or None if no fetch pays. The worker has, or will have,
+        `matched` blocks."""
         holders = self.holders.get(_group(worker, self.need), ()) if worker.address else ()
         fetches = [self._fetch(worker, matched, holder) for holder in holders if holder.worker.name != worker.name]
         gains = [(2 * each.budget - each.seconds, each) for each in fetches if each.seconds <= each.budget]
@@ -74,5 +74,5 @@ class KVSources:
 
 
 def _group(worker: WorkerView, need: Need) -> object:
-    """Workers of one group can send each other blocks of this sequence."""
+    """Returns the key of the workers that can send each other blocks of this sequence."""
     return filters.partners(worker, need), worker.block_size

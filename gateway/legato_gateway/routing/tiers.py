@@ -37,7 +37,7 @@ def cached_blocks(
 ) -> CachedBlocks:
     """Returns the blocks to use of `matched` ones in the arena and further ones in other tiers.
 
-    `seconds(blocks)` is the time to compute the rest after this number of blocks. A tier is used if that is slower.
+    `seconds(blocks)` is the time to compute the rest after these blocks. A tier is used if restoring is faster.
     """
     cached = CachedBlocks(matched, matched)
     for tier, each in zip(worker.tiers, worker.restore_seconds or (0.0,) * len(worker.tiers), strict=False):

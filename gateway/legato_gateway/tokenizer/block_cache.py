@@ -50,7 +50,7 @@ class CacheUse:
 
 
 class CutText(NamedTuple):
-    """A part of a text. `resumes`: a cut before it keeps it from joining what it follows."""
+    """A part of a text. `resumes`: it follows a cut, so it never joins the text before."""
 
     text: str
     resumes: bool = False

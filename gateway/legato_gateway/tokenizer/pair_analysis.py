@@ -21,7 +21,7 @@ _REPEATED = re.compile(r"\{(\d+)(,?)(\d*)\}")
 
 
 class NotUnderstood(ValueError):
-    """A part of a tokenizer about which nothing is proved."""
+    """A construct of a tokenizer that the analysis does not understand, so nothing is proved."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Pattern:
         return made
 
     def _repeated(self, part: _Part) -> _Part:
-        """Reads quantifiers. Counts become loops, which have more matches than the pattern."""
+        """Reads quantifiers. Counts become loops, which match more than the pattern does."""
         empty, loops, guarded = part.empty, False, part.guarded
         if counted := _REPEATED.match(self.source, self._at):
             self._at = counted.end()

@@ -80,5 +80,5 @@ async def test_a_worker_logs_once_that_it_shares_its_cores(bench):
         await bench.reported()
     assert (await bench.state())["shares_cores"]
     assert [line for line in bench.logged if "shares its cores" in line] == [
-        "INFO shares its cores with other workers: their steps take time slices by deadline"
+        "INFO shares its cores with other workers: steps take time slices by deadline"
     ]

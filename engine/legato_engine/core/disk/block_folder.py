@@ -31,7 +31,7 @@ _PARTIAL: Final = ".partial"
 
 
 class BadFile(Exception):
-    """The file is not the block that it should be. The text says why."""
+    """The file does not contain the expected block. The text says why."""
 
 
 class BlockFolder:
@@ -60,7 +60,7 @@ class BlockFolder:
         raise StartFailed(f"diskKV.path {path}: {_MOST_WORKERS} workers use it already")
 
     def contents(self) -> list[Content]:
-        """All blocks with a complete file, least recently used first. Other files are removed."""
+        """Returns all blocks with a complete file, least recently used first. Removes other files."""
         whole, rows = _HEADER.size + self._block_bytes, list[tuple[float, Content]]()
         for entry in os.scandir(self.folder):
             if entry.name == _LOCK:
@@ -74,7 +74,7 @@ class BlockFolder:
         return [content for _, content in sorted(rows, key=lambda pair: pair[0])]
 
     def write(self, content: Content, block: memoryview) -> None:
-        """Writes a file that is complete or does not exist, whatever happens."""
+        """Writes a block atomically: its file is complete or does not exist."""
         path = self.folder / _name(content)
         partial = path.with_name(path.name + _PARTIAL)
         header = _HEADER.pack(_MAGIC, content.block_hash, content.group, zlib.crc32(block), len(block))
@@ -89,7 +89,7 @@ class BlockFolder:
             raise
 
     def read(self, content: Content, block: memoryview) -> None:
-        """Reads the block and verifies it. Raises BadFile; then `block` has any content."""
+        """Reads the block and verifies it. Raises BadFile, after which the content of `block` is undefined."""
         path = self.folder / _name(content)
         with open(path, "rb", buffering=0) as file:
             header = file.read(_HEADER.size)
@@ -141,7 +141,7 @@ def _remove_others(path: Path, revision: str) -> int:
             removed += sum(_content_of(name) is not None for name in os.listdir(other))
             shutil.rmtree(other)
             os.close(lock)
-            with suppress(OSError):  # it has folders in use
+            with suppress(OSError):  # it contains folders in use
                 other.parent.rmdir()
     return removed
 
@@ -160,7 +160,7 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _read_all(descriptor: int, block: memoryview) -> int:
-    """Fills `block`; returns the number of bytes that there were."""
+    """Fills `block`; returns the number of bytes read."""
     filled = 0
     while filled < len(block) and (count := os.readv(descriptor, [block[filled:]])):
         filled += count

@@ -12,7 +12,7 @@ from legato_engine.transfer.device.interface import POLL_INTERVAL, DeviceEvent
 
 
 class DiskThread:
-    """Carries out orders one after another. `slot` returns the memory of a slot of the host."""
+    """Carries out orders one after another. `slot` returns the memory of a host slot."""
 
     def __init__(self, folder: BlockFolder, slot: Callable[[int], memoryview]) -> None:
         self._folder = folder
@@ -22,11 +22,11 @@ class DiskThread:
         Thread(target=self._run, name="kv-files", daemon=True).start()
 
     def submit(self, orders: Sequence[Order], after: DeviceEvent | None) -> None:
-        """Queues orders, which begin once `after` is done: a device may still move blocks until then."""
+        """Queues orders, to be carried out after `after` is done: until then, a device may still move blocks."""
         self._orders.put((orders, after))
 
     def take(self) -> list[Outcome]:
-        """Returns the ends of reads and writes since the last call."""
+        """Returns the outcomes of reads and writes since the last call."""
         return self._done.take()
 
     def fileno(self) -> int:

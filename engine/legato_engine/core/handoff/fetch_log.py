@@ -1,4 +1,4 @@
-"""Follows the fetches of cached blocks: which are in progress, what they brought, and why others failed."""
+"""Records fetches of cached blocks: the running ones, their results, and the reasons of failures."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class FetchLog:
         self.completed = 0
         self.blocks = 0
         self.bytes = 0
-        self.seconds = 0.0  # of completed ones, together
+        self.seconds = 0.0  # total of completed ones
         self.failures = Counter[FetchFailure]()
 
     def running(self, room: int) -> bool:
@@ -34,11 +34,11 @@ class FetchLog:
         return ended
 
     def begin(self, transfer: IncomingTransfer) -> None:
-        """Its blocks are granted next."""
+        """A fetch begins: its blocks are granted next."""
         self._began[_room(transfer)] = self._clock()
 
     def complete(self, transfer: IncomingTransfer, event: Arrived) -> None:
-        """Its blocks, or the leading ones that the source still had, are cached here now."""
+        """The blocks, or the leading ones that the source still had, are now cached here."""
         began, now = self._end(transfer)
         self.completed += 1
         self.blocks += event.blocks
@@ -57,7 +57,7 @@ class FetchLog:
         self.fail(transfer, _FAILURE_OF.get(cause, "lost"))
 
     def fail(self, transfer: IncomingTransfer, failure: FetchFailure) -> None:
-        """It brings nothing. Ignored if it has failed before."""
+        """The fetch failed. Ignored if it has failed before."""
         if self.running(_room(transfer)):
             began, now = self._end(transfer)
             self.failures[failure] += 1

@@ -34,14 +34,14 @@ class BlockLenders:
             self._waiting.append(_Waiting(event, loan))
 
     def send(self) -> None:
-        """Sends blocks on loan that no step moves any more. Called in every iteration."""
+        """Sends blocks on loan that no step moves any longer. Called in every iteration."""
         ready = [each for each in self._waiting if not each.loan.moving]
         self._waiting = [each for each in self._waiting if each.loan.moving]
         for each in ready:
             self._send(each.event, each.loan)
 
     def on_ended(self, event: Committed | Aborted) -> None:
-        """A session has ended, perhaps of a loan: nothing reads its blocks any more."""
+        """A session has ended. If it had a loan, nothing reads its blocks any longer."""
         self._loans.end((event.room, event.attempt))
 
     def _send(self, event: BlocksAsked, loan: Loan) -> None:
@@ -50,4 +50,4 @@ class BlockLenders:
         if self._agent.lend(event.room, event.attempt, blocks, event.hashes[: len(blocks)], windows):
             self.lent_blocks += len(blocks)
         else:
-            self._loans.end((event.room, event.attempt))  # given up meanwhile
+            self._loans.end((event.room, event.attempt))  # the session has ended meanwhile

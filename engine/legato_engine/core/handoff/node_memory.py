@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeChoice:
-    """`reason` is why workers of the same node do not read each other's memory although they should, or "". `fallback`
-    is True if the settings ask for it in any case."""
+    """Access to other workers' memory; without it although the settings allow it, `reason` says why. `fallback` is True
+    if the settings require it."""
 
     memory: NodeMemory = field(default_factory=NodeMemory)
     reason: str = ""
@@ -29,8 +29,8 @@ class NodeChoice:
 
 
 class NodeOpener:
-    """Opens the memory of one worker, of an `epoch`. `sums` are for an arena in GPU memory, which is used only if the
-    settings ask for it: it was not tried on GPUs yet."""
+    """Opens the memory of one worker, of an `epoch`. `sums` are for an arena in GPU memory, which is used only with
+    `--node-memory On`, because it is not verified on GPUs."""
 
     def __init__(
         self,

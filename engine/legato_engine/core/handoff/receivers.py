@@ -54,7 +54,7 @@ class HandoffReceivers:
         self._rooms[request.room] = self._incoming.reserve(request, source, now)
 
     def fetch(self, request: Request, source: KVSource, now: float) -> bool:
-        """Fetches cached blocks that `request` begins with; False if none are lacking, or there is no room for them."""
+        """Fetches cached blocks of the request's prefix; False if no block is missing here, or there is no room."""
         try:
             transfer = self._incoming.fetch(request, source, now)
         except RequestRejected:

@@ -1,11 +1,11 @@
 """Decides which waiting workers get a time slice of the cores that they share. Pure: time is passed in.
 
 Steps with tokens come before prompts, in the order of their deadlines: a worker whose sequences decode must start its
-next step by `due`, or tokens miss `slo.tpot`. A worker that ends a step claims its next slice after those that wait
-already, so every worker gets its share under overload, too.
+next step by `due`, or tokens miss `slo.tpot`. Late steps run in the order of their claims, so every
+worker gets its share under overload, too.
 
-A step that only computes prompts takes long, and yields: after a pause, a step with tokens begins alongside it. The
-kernel's priorities then let it run first.
+A step that only computes prompts takes long, so it can be preempted: after a pause, a step with tokens begins alongside
+it, and the kernel's priorities let the tokens run first.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
 
-STALE = 0.25  # seconds after which a worker between two steps is taken to have nothing to decode, or to have ended
+STALE = 0.25  # seconds overdue after which an idle worker is assumed to have ended, or to have nothing to decode
 
 
 class SliceState(IntEnum):
     """The state of a worker's entry. Only others give a slice to a worker that waits."""
 
-    FREE = 0  # no worker's
+    FREE = 0  # without a worker
     IDLE = 1  # between two steps, or without work
     WAITING = 2
     HOLDING = 3
@@ -50,7 +50,7 @@ class SliceEntry:
 
     @property
     def urgency(self) -> float:
-        """The smallest goes first. Late ones go in order of arrival, so none of them starves."""
+        """The order of claims, smallest first. Late ones are ordered by arrival, so none of them starves."""
         return max(self.since, self.claim.due) if self.claim.due < inf else self.since
 
     @property
@@ -60,7 +60,7 @@ class SliceEntry:
 
 
 def next_workers(entries: Iterable[SliceEntry], cores: int, now: float) -> list[int]:
-    """Returns the workers whose slices can begin now: threads have a core each, or one with a thread that yields."""
+    """Returns the workers whose slices can begin now: each thread has a core, or shares it with one that yields."""
     everyone = list(entries)
     free = cores - sum(entry.threads for entry in everyone if entry.state is SliceState.HOLDING)
     yielding = sum(entry.threads for entry in everyone if entry.yields)

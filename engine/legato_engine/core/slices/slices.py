@@ -10,15 +10,15 @@ from legato_engine.core.slices import policy
 from legato_engine.core.slices.policy import SliceClaim, SliceState
 from legato_engine.core.slices.table import SliceTable
 
-PATIENCE = 2.0  # least seconds that others wait for a step to end: a stopped process must not stop them, too
-LATE = 4  # times the expected duration of a step, likewise
+PATIENCE = 2.0  # minimum seconds that others wait for a step to end: a stopped process must not stop them, too
+LATE = 4  # multiple of the step's expected duration, likewise
 CHECK = 0.05  # seconds between checks of whether workers that are waited for still run
 LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
 _FADE = 0.9  # weight of earlier steps in `stretch`
 
 
 class TimeSlices(Protocol):
-    """The loop begins a slice for each step; the thread that computes ends it."""
+    """Time slices of one worker: the loop begins one for each step, the compute thread ends it."""
 
     @property
     def shared(self) -> bool:
@@ -27,17 +27,17 @@ class TimeSlices(Protocol):
 
     @property
     def stretch(self) -> float:
-        """Recent steps with the wait for their slices took this many times as long as without."""
+        """Ratio of the duration of recent steps, with the wait for their slices, to their duration without it."""
         ...
 
     @property
     def waited(self) -> float:
-        """Seconds that steps waited for their slices in all."""
+        """Total seconds that steps waited for their slices."""
         ...
 
     @property
-    def bell(self) -> SliceTable | None:
-        """Its descriptor is readable after a slice was granted; None: none is waited for."""
+    def wakeup(self) -> SliceTable | None:
+        """The table, whose descriptor is readable after a slice was granted; None if slices are granted immediately."""
         ...
 
     @property
@@ -45,8 +45,8 @@ class TimeSlices(Protocol):
         """Seconds until `begin` should be called again without a grant."""
         ...
 
-    def hear(self) -> None:
-        """Makes the descriptor of the bell unreadable until a slice is granted."""
+    def clear_wakeup(self) -> None:
+        """Clears the wake-up, so that the descriptor is unreadable until a slice is granted."""
         ...
 
     def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
@@ -58,7 +58,7 @@ class TimeSlices(Protocol):
         ...
 
     def end(self, slack: float) -> None:
-        """Ends the step. Sequences that decode can wait `slack` seconds for the next one; inf: none decodes."""
+        """Ends the step. Decoding sequences can wait `slack` seconds for the next one; inf: none decodes."""
         ...
 
     def withdraw(self) -> None:
@@ -100,11 +100,11 @@ class SharedCores:
         return (min(CHECK, pause) if pause > 0 else CHECK) if self._claimed else inf
 
     @property
-    def bell(self) -> SliceTable:
+    def wakeup(self) -> SliceTable:
         return self._table
 
-    def hear(self) -> None:
-        self._table.hear()
+    def clear_wakeup(self) -> None:
+        self._table.clear_wakeup()
 
     def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
         if not self.shared:
@@ -205,10 +205,10 @@ class OwnCores:
     shared = False
     stretch = 1.0
     waited = 0.0
-    bell = None
+    wakeup = None
     timer = inf
 
-    def hear(self) -> None:
+    def clear_wakeup(self) -> None:
         pass
 
     def begin(self, claim: Callable[[], SliceClaim]) -> float | None:

@@ -1,7 +1,7 @@
 """The table that workers of one machine share: a mapped file with an entry for each, and a FIFO to wake each.
 
 A worker writes to others' entries only under the lock, which the kernel releases when its holder dies. A worker keeps
-its FIFO open for reading until it ends, however it ends: that is how others notice.
+its FIFO open for reading until it ends, however it ends: so others notice its end.
 """
 
 import errno
@@ -29,7 +29,7 @@ _ENTRY = np.dtype(
         ("due", np.float64),
         ("end", np.float64),
         ("preempts", np.float64),
-        ("overdue", np.float64),  # time after which others no longer wait for it
+        ("overdue", np.float64),  # time until which others wait for the end of its slice
     ]
 )
 
@@ -52,7 +52,7 @@ class SliceTable:
             self._entries = np.frombuffer(mmap.mmap(self._file, size), _ENTRY)
             self.number = self._take(threads)
         self._own = self._entries[self.number]
-        self._bells: dict[int, int] = {}  # others' FIFOs by number
+        self._others: dict[int, int] = {}  # others' FIFOs by number
 
     @property
     def state(self) -> SliceState:
@@ -76,11 +76,11 @@ class SliceTable:
         own["due"], own["end"], own["preempts"] = claim.due, claim.end, claim.preempts
 
     def postpone(self, due: float) -> None:
-        """Writes when this worker's next step is due."""
+        """Writes the time at which this worker's next step is due."""
         self._own["due"] = due
 
     def wait_until(self, overdue: float) -> None:
-        """Lets others wait until then for the end of this worker's slice."""
+        """Writes the time until which others wait for the end of this worker's slice."""
         self._own["overdue"] = overdue
 
     def threads(self) -> int:
@@ -97,18 +97,18 @@ class SliceTable:
 
     def fileno(self) -> int:
         """A descriptor that is readable after another worker granted a slice to this one."""
-        return self._bell
+        return self._fifo
 
-    def hear(self) -> None:
+    def clear_wakeup(self) -> None:
         """Makes the descriptor unreadable."""
         with suppress(BlockingIOError):
-            os.read(self._bell, 4096)
+            os.read(self._fifo, 4096)
 
     def grant(self, number: int, overdue: float) -> None:
         """Begins a worker's slice and wakes it; frees the entry of one that has ended. Only under the lock."""
         entry = self._entries[number]
         entry["overdue"], entry["state"] = overdue, SliceState.HOLDING
-        if number != self.number and not self._ring(number):
+        if number != self.number and not self._wake(number):
             entry["state"] = SliceState.FREE
 
     def pass_over_late(self, now: float) -> None:
@@ -116,14 +116,14 @@ class SliceTable:
         late = (self._entries["state"] == SliceState.HOLDING) & (self._entries["overdue"] < now)
         self._entries["state"][late] = SliceState.IDLE
 
-    def _ring(self, number: int) -> bool:
+    def _wake(self, number: int) -> bool:
         """Wakes a worker; False if it has ended."""
         try:
-            if number not in self._bells:
-                self._bells[number] = os.open(self._path(number), os.O_WRONLY | os.O_NONBLOCK)
-            os.write(self._bells[number], b"\0")
+            if number not in self._others:
+                self._others[number] = os.open(self._path(number), os.O_WRONLY | os.O_NONBLOCK)
+            os.write(self._others[number], b"\0")
         except BlockingIOError:
-            return True  # it has many rings to hear
+            return True  # it has many unread wake-ups
         except OSError:
             return False
         return True
@@ -151,9 +151,9 @@ class SliceTable:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Gives the entry up."""
+        """Frees the entry."""
         self._own["state"] = SliceState.FREE
-        for descriptor in (self._bell, self._file, *self._bells.values()):
+        for descriptor in (self._fifo, self._file, *self._others.values()):
             os.close(descriptor)
 
     def _lock(self, patience: float) -> bool:
@@ -172,8 +172,8 @@ class SliceTable:
                 continue
             with suppress(FileExistsError):
                 os.mkfifo(self._path(number), 0o600)
-            self._bell = os.open(self._path(number), os.O_RDWR | os.O_NONBLOCK)
-            self.hear()
+            self._fifo = os.open(self._path(number), os.O_RDWR | os.O_NONBLOCK)
+            self.clear_wakeup()
             self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0.0)
             return number
         raise TableFull(f"{self._folder}: {MOST} workers take time slices here already")
@@ -186,4 +186,4 @@ class SliceTable:
         return True
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"bell-{number}"
+        return self._folder / f"fifo-{number}"

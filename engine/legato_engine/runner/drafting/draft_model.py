@@ -13,7 +13,7 @@ from legato_engine.scheduler.speculation.model_drafter import DraftLimits
 
 class DraftModel:
     """`runner` has an arena with a block for each of the model's, or one for each of its groups of layers. It drafts
-    none but the first `vocab_size` tokens, which the model has, and computes none but the first `own_vocab_size`."""
+    only the first `vocab_size` tokens, which the model has, and computes only the first `own_vocab_size`."""
 
     def __init__(self, runner: Runner, vocab_size: int, own_vocab_size: int) -> None:
         self.runner = runner
@@ -40,7 +40,7 @@ class DraftModel:
     def _keep(
         self, rows: Sequence[DraftRow], made: list[list[Sampled]], drafting: list[int], sampled: Sequence[Sampled]
     ) -> list[int]:
-        """Adds a draft of each row in `drafting`; returns those that are to get more."""
+        """Adds a draft to each row in `drafting`; returns the rows that need more."""
         going = []
         for index, one in zip(drafting, sampled, strict=True):
             if one.fault or one.token >= self._vocab_size:

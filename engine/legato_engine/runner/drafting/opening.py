@@ -18,7 +18,7 @@ def open_draft(path: Path, model: Checkpoint) -> Checkpoint:
     for token, there, here in zip(count(), theirs, ours, strict=False):
         if there != here:
             raise DifferentTokens(
-                f"{path}: cannot draft for {model.path}, whose tokens are others: token {token} is {_shown(there)} "
+                f"{path}: cannot draft for {model.path}, which has other tokens: token {token} is {_shown(there)} "
                 f"there and {_shown(here)} here ({sizes}); allowed is a model with the same tokenizer"
             )
     if len(theirs) > (rows := draft.config.vocab_size):

@@ -81,9 +81,9 @@ class IncomingHandoffs:
         return transfer
 
     def fetch(self, request: Request, source: KVSource, now: float) -> IncomingTransfer | None:
-        """Allocates blocks for cached ones of `source` that `request` begins with and this worker lacks.
+        """Allocates blocks to fetch the part of the prefix of `request` that `source` has cached and this worker lacks.
 
-        They are granted next. None if nothing is lacking. Raises RequestRejected if there is no room for them.
+        They are granted next. None if no block is missing. Raises RequestRejected if there is no room for them.
         `request` itself stays as it is: it may start at any time.
         """
         size = self._limits.block_size
@@ -176,7 +176,7 @@ class IncomingHandoffs:
         return tuple(self._deliver(request, sampled))
 
     def keep(self, transfer: IncomingTransfer, computed: int, firsts: Sequence[int]) -> None:
-        """A fetch has brought the blocks of the first `computed` tokens: they are cached here from now on.
+        """A fetch has ended: the blocks of the first `computed` tokens are cached here from now on.
 
         `firsts` as for `adopt`.
         """
@@ -289,7 +289,7 @@ class IncomingHandoffs:
         insort(self._pending, (key, transfer), key=lambda entry: entry[0])
 
     def _requeue(self, transfer: IncomingTransfer) -> None:
-        """Frees the transfer's blocks, to which no source writes, and queues it again; a fetch is over."""
+        """Frees the transfer's blocks, to which no source writes, and queues it again; a fetch ends."""
         self._end(transfer, IncomingState.ABANDONED if transfer.fetch else IncomingState.PENDING)
         self._free(transfer)
         if not transfer.fetch:

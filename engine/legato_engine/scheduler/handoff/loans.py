@@ -12,7 +12,7 @@ LoanKey = tuple[int, int]  # room and attempt
 
 @dataclass(eq=False, slots=True)
 class Loan:
-    """All blocks of a cached prefix, of which the ones from number `first` on are sent, and its blocks of windows.
+    """All blocks of a cached prefix, and its blocks of windows. Blocks from number `first` on are sent.
 
     The earlier ones are kept as well, since all ancestors of a cached block are cached.
     """
@@ -28,7 +28,7 @@ class Loan:
 
 
 class BlockLoans:
-    """Blocks on loan are neither evicted nor changed."""
+    """References blocks on loan, so that they are neither evicted nor changed."""
 
     def __init__(self, tables: BlockTables, sizes: SequenceSizes) -> None:
         self._tables = tables
@@ -66,7 +66,7 @@ class BlockLoans:
         return loan
 
     def end(self, key: LoanKey) -> None:
-        """Nothing reads the blocks any more. Ignored without such a loan."""
+        """Nothing reads the blocks any longer. Ignored without such a loan."""
         if (loan := self._loans.pop(key, None)) is not None:
             for table in loan.tables:
                 self._pool.release(table)

@@ -196,7 +196,7 @@ def outgoing_of(request: Request) -> OutgoingTransfer | None:
 
 
 def prefix_of(request: Request, room: int, hashes: Sequence[bytes], block_size: int, deadline: float) -> Request:
-    """The full blocks of these hashes at the beginning of `request`, as the request of a fetch, which never runs."""
+    """Returns the request of a fetch, which never runs: the blocks of these hashes, which `request` begins with."""
     tokens = request.tokens[: len(hashes) * block_size]
     return Request(
         f"fetch for {request.id}",

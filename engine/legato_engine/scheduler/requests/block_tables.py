@@ -18,7 +18,7 @@ from legato_protocol.wire.packed_tokens import pack_tokens
 
 
 class MovedBlocks(Protocol):
-    """A user of blocks that steps may still move blocks into or out of: `moving` of them are not processed."""
+    """A user of blocks whose memory steps may still move: `moving` of these steps are not processed."""
 
     moving: int
 
@@ -72,7 +72,7 @@ class BlockTables:
         self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
         self._flights: deque[_Flight] = deque()
         self.reads = FileReads(pool, sizes)
-        self._moving: list[MovedBlocks] = []  # they wait for moves that no step has taken yet
+        self._moving: list[MovedBlocks] = []  # users that wait for moves that no step has taken yet
         self.computing: dict[bytes, Request] = {}  # the request that will store the block of this hash
         self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence started
 
@@ -135,7 +135,7 @@ class BlockTables:
         return owner is not None and owner is not request and owner.schedulable
 
     def is_arriving(self, request: Request, matched: CachedPrefix) -> bool:
-        """True if further blocks of its prefix are read from files, so that it is to start later."""
+        """True if the request is to start later, because further blocks of its prefix are being read from files."""
         count = (len(request.tokens) - 1) // self.block_size
         return not request.scoring and self.reads.waits(request, matched, self.hashes(request, count)[:count])
 
@@ -183,7 +183,7 @@ class BlockTables:
         self.await_moves(request)
 
     def await_moves(self, user: MovedBlocks) -> None:
-        """Counts the last step that has moves, or will have them, as one that the user of blocks waits for."""
+        """Makes the user of blocks wait for the last step that has moves, or will have them."""
         if self.pool.host.pending:
             self._moving.append(user)
             user.moving += 1

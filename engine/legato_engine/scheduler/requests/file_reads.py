@@ -1,4 +1,4 @@
-"""Requests that wait until blocks of their prefix were read from files, for a bounded time."""
+"""Requests that wait, for a bounded time, until blocks of their prefix are read from files."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from legato_engine.kvcache.sequence_sizes import SequenceSizes
 from legato_engine.scheduler.requests.request import Request
 
 PATIENCE = 5.0  # seconds; then the request starts without the blocks that have not arrived
-_FORGETTING = 0.9  # of the measured time, for each request that does not wait: so that it is measured again
+_FORGETTING = 0.9  # factor of the measured time for each request that does not wait, so that it is measured again
 
 
 class FileReads:
-    """Reads that were ordered, by request. A request waits once; blocks that arrive too late are cached for others."""
+    """Outstanding reads by request. A request waits once; blocks that arrive too late are cached for other requests."""
 
     def __init__(self, pool: BlockPool, sizes: SequenceSizes) -> None:
         self._pool = pool
@@ -31,7 +31,7 @@ class FileReads:
         self._pool.disk.begin(now)
 
     def waits(self, request: Request, matched: CachedPrefix, hashes: list[bytes]) -> bool:
-        """True if the request, of whose `hashes` the `matched` ones need not be read, is to start later."""
+        """True if the request is to start later. Of its `hashes`, the `matched` ones need not be read."""
         if not self._pool.disk.capacity:
             return False
         if request in self._until:

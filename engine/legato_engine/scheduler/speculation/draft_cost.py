@@ -38,7 +38,7 @@ class DraftCost:
         return max(1.0, most)
 
     def measure(self, rows: int, drafts: int, times: float, tokens: int, drafting: float = 0.0) -> None:
-        """Adds a step that took `times` as long as one without drafts, and in which sequences got `tokens` in all.
+        """Adds a step that took `times` as long as a step without drafts, and in which sequences got `tokens` in total.
 
         Before it, a draft model computed for `drafting` times as long.
         """

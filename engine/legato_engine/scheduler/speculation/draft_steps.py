@@ -1,4 +1,4 @@
-"""Plans steps of a draft model: for which sequences, how many tokens of each, and what it reads before."""
+"""Plans steps of a draft model: their sequences, the number of drafts of each, and the tokens that it reads before."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from legato_engine.scheduler.speculation.drafter import NO_DRAFT, Draft
 from legato_engine.scheduler.speculation.model_drafter import ModelDrafter
 
 FIRST_READ = 256  # tokens that the draft model reads in one step until it is known how long that takes
-LONGEST_READ = 1.0  # time for it, relative to a plain step of the model: other sequences wait meanwhile
+LONGEST_READ = 1.0  # duration of a read, relative to a plain step of the model: other sequences wait meanwhile
 
 
 class DraftSteps:

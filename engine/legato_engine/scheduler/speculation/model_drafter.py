@@ -76,7 +76,7 @@ class ModelDrafter:
         return Draft((0,) * most, list(accumulate(repeat(drafted.right, most), mul)))
 
     def skip(self, request: Request) -> None:
-        """No draft of the sequence pays: after a while, it is tried again."""
+        """No draft of the sequence pays: moves its chance towards EXPECTED, so that it is tried again later."""
         self._right += (EXPECTED - self._right) * FORGET
         if (drafted := self._sequences.get(request)) is not None:
             drafted.right += (EXPECTED - drafted.right) * FORGET
@@ -103,7 +103,7 @@ class ModelDrafter:
         return set(row.blocks[row.start // size : -(-(row.start + len(row.tokens)) // size)])
 
     def take(self, request: Request, row: DraftRow, sampled: Sequence[Sampled]) -> None:
-        """Takes the draft of a computed row; of a request that ended, nothing."""
+        """Takes the draft of a computed row; ignored if the request has ended."""
         known = row.start + len(row.tokens)
         self._kv.fill(row.blocks, row.start, known)
         if row.count and request.blocks is row.blocks:

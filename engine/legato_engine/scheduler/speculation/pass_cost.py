@@ -6,7 +6,7 @@ Times of passes are multiples of the model's plain steps with as many sequences,
 from legato_engine.scheduler.speculation.draft_cost import FORGET as FORGET_DRAFTS
 from legato_engine.scheduler.speculation.draft_cost import LEARNED
 
-FORGET = FORGET_DRAFTS / 16  # of the time of passes, which hardly changes, whenever no draft pays
+FORGET = FORGET_DRAFTS / 16  # factor of the time of passes, which hardly changes, whenever no draft pays
 FEW = 8  # tokens of a sequence that a pass reads at most in about the time of one
 
 
@@ -18,7 +18,7 @@ class PassCost:
         self.per_token = 0.0
 
     def per_pass(self, rows: int) -> float:
-        """The duration of a pass for `rows` sequences. Numbers that were never tried are taken for as fast as fewer."""
+        """The duration of a pass for `rows` sequences: the longest that was measured for as many or fewer, or 0."""
         kind = rows.bit_length()
         return max((times for tried, times in self._passes.items() if tried <= kind), default=0.0)
 

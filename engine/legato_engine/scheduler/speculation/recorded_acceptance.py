@@ -1,4 +1,4 @@
-"""Drafts of workers whose tokens are made up: as many are right as a profile says."""
+"""Drafts of workers that compute nothing: a profile gives the chance that a draft is right."""
 
 from collections.abc import Callable
 from zlib import crc32

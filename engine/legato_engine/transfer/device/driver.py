@@ -33,7 +33,7 @@ class Driver:
     def call(self, name: str, *arguments: Any) -> None:
         """Raises LinkError if the driver refuses."""
         if status := getattr(self._libcuda, name)(*arguments):
-            raise LinkError(f"{name} of the GPU's driver failed with {status}")
+            raise LinkError(f"{name} of the GPU driver failed with {status}")
 
 
 def load() -> Any:
@@ -41,4 +41,4 @@ def load() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise LinkError(f"no driver of a GPU: {error}") from None
+        raise LinkError(f"the GPU driver cannot be loaded: {error}") from None

@@ -1,7 +1,7 @@
 """Workers of the same node: opens their arenas, and lets them open this worker's.
 
-Two workers are on one node if their kernels have the same boot id. Whether one can reach the other's memory is found by
-trying: containers with different IPC namespaces share neither the folder of doors nor device memory.
+Two workers are on one node if their kernels have the same boot id. They find out by trying whether one can reach
+the other's memory: containers with different IPC namespaces share neither the folder of doors nor device memory.
 """
 
 import logging

@@ -9,7 +9,7 @@ from legato_engine.transfer.node.memory_file import MappedFile, MemoryFile
 from legato_engine.transfer.node.neighbours import DoorNeighbours
 from legato_protocol.wire.handoff import PeerHello
 
-_ITSELF = 0  # connections of a link begin with 1
+_ITSELF = 0  # ids of a link's connections begin at 1
 _MARK = 16  # bytes
 
 

@@ -1,7 +1,7 @@
 """The measured rate of puts, by which gateways predict how long a fetch of cached blocks takes. Pure."""
 
-_MEMORY = 10.0  # seconds after which a put counts half
-_STALE = 60.0  # seconds after which the rate is forgotten, so that a bad one does not stop fetches for ever
+_MEMORY = 10.0  # seconds after which the weight of a put is halved
+_STALE = 60.0  # seconds after which the rate is forgotten, so that a low one does not prevent fetches forever
 
 
 class PutRate:

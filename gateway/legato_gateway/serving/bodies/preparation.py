@@ -26,7 +26,7 @@ from legato_protocol.process.parent import die_with_parent
 
 LONG = 65_536  # bytes
 CONCURRENT = 2  # of each kind
-_START = 32_768  # bytes of a body that the next turn of a chat begins with, too
+_START = 32_768  # leading bytes of a body, equal for all turns of a chat
 NICENESS = 10  # of the processes, so that the gateway does not wait for them on one CPU
 
 _T = TypeVar("_T")
@@ -41,7 +41,7 @@ class PreparationPool:
         self._largest = asyncio.Lock()
         self._short = ThreadPoolExecutor(CONCURRENT, "prepare-short")
         self._long = list(processes) or [ThreadPoolExecutor(CONCURRENT, "prepare-long")]
-        self._work: list[list[Future[Any]]] = [[] for _ in self._long]  # that has not ended, by executor
+        self._work: list[list[Future[Any]]] = [[] for _ in self._long]  # unfinished work, by executor
 
     async def run(self, prepare: Callable[[bytearray], _T], body: bytearray, more: int = 0) -> _T:
         """Calls `prepare` with `body`, and pickles both if they are long.

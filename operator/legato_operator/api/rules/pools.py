@@ -75,7 +75,7 @@ RULES = (
     Rule(
         at="spec.transfer",
         field="nodeMemory",
-        message="On needs checksum, which alone reveals a block that was reused while it was read",
+        message="On needs checksum: only checksums detect a block that was reused while it was read",
         holds=lambda transfer: transfer.node_memory != "On" or transfer.checksum,
         cel="!has(self.nodeMemory) || self.nodeMemory != 'On' || self.checksum",
     ),

@@ -135,7 +135,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
 
 
 def _node_memory(service: InferenceService, placement: PodPlacement) -> list[str]:
-    """Returns flags if workers should not do what they do by default: pods share no memory unless asked to."""
+    """Returns the flag, if it differs from the default: pods share memory only if the manifest asks for it."""
     given = service.spec.transfer.node_memory or ("Off" if placement.containers else None)
     return ["--node-memory", given] if given else []
 

@@ -49,12 +49,12 @@ def test_a_worker_waits_for_the_step_of_another_and_is_woken(cores):
     first, second = cores.worker(), cores.worker()
     assert begin(first) == inf
     assert begin(second) is None
-    assert not wait_readable([second.bell], 0)
+    assert not wait_readable([second.wakeup], 0)
     cores.now += 1
     first.end(inf)
-    assert wait_readable([second.bell], 0)
-    second.hear()
-    assert not wait_readable([second.bell], 0)
+    assert wait_readable([second.wakeup], 0)
+    second.clear_wakeup()
+    assert not wait_readable([second.wakeup], 0)
     assert begin(second) == inf
     assert (first.waited, second.waited, second.timer) == (0, 1, inf)
 
@@ -120,8 +120,8 @@ def test_workers_that_share_no_cores_never_wait(cores):
 
 def test_a_worker_on_cores_of_its_own_never_waits():
     own = OwnCores()
-    own.hear()
-    assert (begin(own), own.bell, own.timer, own.stretch) == (inf, None, inf, 1)
+    own.clear_wakeup()
+    assert (begin(own), own.wakeup, own.timer, own.stretch) == (inf, None, inf, 1)
 
 
 def test_steps_take_longer_by_the_wait_for_their_slices(cores):
@@ -162,7 +162,7 @@ def test_a_slice_that_never_ends_is_passed_over(cores):
 def test_another_worker_may_take_the_entry_of_one_that_has_ended(cores):
     cores.worker().close()
     cores.workers.clear()
-    assert cores.worker().bell.number == 0
+    assert cores.worker().wakeup.number == 0
     for _ in range(MOST - 1):
         cores.worker()
     with pytest.raises(TableFull, match=f"{MOST} workers"):
@@ -285,7 +285,7 @@ def test_no_slice_goes_to_a_worker_that_was_killed_while_it_waited(cores):
     worker, killed = cores.worker(), cores.worker()
     begin(worker)
     assert begin(killed) is None
-    for descriptor in (killed.bell._bell, killed.bell._file):
+    for descriptor in (killed.wakeup._fifo, killed.wakeup._file):
         os.close(descriptor)  # as when its process ends
     cores.workers.remove(killed)
     worker.end(inf)

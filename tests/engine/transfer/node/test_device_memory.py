@@ -86,7 +86,7 @@ def test_blocks_are_copied_and_memory_is_closed_after_the_last_copy(pair):
     [
         ((), {"handle": b""}, "not in GPU memory"),
         ((), {"num_blocks": BLOCKS + 1}, "ends at byte 20992 of an allocation of 16896"),
-        (("cuIpcOpenMemHandle_v2",), {}, "cuIpcOpenMemHandle_v2 of the GPU's driver failed with 201"),
+        (("cuIpcOpenMemHandle_v2",), {}, "cuIpcOpenMemHandle_v2 of the GPU driver failed with 201"),
     ],
 )
 def test_memory_that_is_no_arena_or_of_a_gpu_that_is_not_seen_is_not_read(pair, failing, offer, reason):
@@ -115,10 +115,10 @@ sys.exit(visitor.main(sys.argv[1:], HostCuda(sys.argv[1], {failing})))
     ("visitor", "reason"),
     [
         (VISITOR.format(failing=()), None),
-        (VISITOR.format(failing=("cuIpcOpenMemHandle_v2",)), "cuIpcOpenMemHandle_v2 of the GPU's driver failed"),
+        (VISITOR.format(failing=("cuIpcOpenMemHandle_v2",)), "cuIpcOpenMemHandle_v2 of the GPU driver failed"),
         ("print('00' * 16)", "does not see the arena's bytes"),
         ("raise SystemExit(3)", "a visitor ended with 3"),
-        (None, "no driver of a GPU"),
+        (None, "the GPU driver cannot be loaded"),
     ],
 )
 def test_the_self_test_passes_only_if_another_process_sees_the_bytes(pair, visitor, reason):
