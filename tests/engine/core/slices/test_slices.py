@@ -296,7 +296,7 @@ def test_no_slice_goes_to_a_worker_that_was_killed_while_it_waited(cores):
 def test_workers_compute_without_slices_while_a_stopped_one_holds_the_lock(cores):
     stopped, worker = cores.worker(), cores.worker()
     begin(stopped)
-    with stopped.bell.locked():
+    with stopped.wakeup.locked():
         for wait, begins in ((0, False), (PATIENCE / 2, False), (PATIENCE, True)):
             cores.now += wait
             assert (begin(worker) is not None) == begins
