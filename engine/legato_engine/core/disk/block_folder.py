@@ -7,10 +7,12 @@ has locked, and removes folders of other revisions that nobody uses. A file has 
 verified before its content is used.
 """
 
+import errno
 import fcntl
 import os
 import re
 import shutil
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ _REVISION: Final = re.compile(r"[0-9a-f]{32}")
 _LOCK: Final = "lock"
 _MOST_WORKERS: Final = 1024  # on one machine
 _PARTIAL: Final = ".partial"
+_ATTEMPTS: Final = 3  # to lock a folder, which a worker of another revision may remove meanwhile
 
 
 class BadFile(Exception):
@@ -54,23 +57,25 @@ class BlockFolder:
                     opened.refused += _remove_others(path, revision)
                     return opened
         except OSError as error:
-            raise StartFailed(
-                f"diskKV.path {path}: {error.strerror}: give a folder that the worker can write to"
-            ) from None
+            raise _unusable(path, error) from None
         raise StartFailed(f"diskKV.path {path}: {_MOST_WORKERS} workers use it already")
 
     def contents(self) -> list[Content]:
-        """Returns all blocks with a complete file, least recently used first. Removes other files."""
+        """Returns blocks with a complete file, least recently used first. Removes all else. Raises StartFailed."""
         whole, rows = _HEADER.size + self._block_bytes, list[tuple[float, Content]]()
-        for entry in os.scandir(self.folder):
-            if entry.name == _LOCK:
-                continue
-            content, status = _content_of(entry.name), entry.stat()
-            if content is not None and status.st_size == whole:
-                rows.append((status.st_mtime, content))
-                continue
-            os.unlink(entry.path)
-            self.refused += not entry.name.endswith(_PARTIAL)
+        try:
+            for entry in [entry for entry in os.scandir(self.folder) if entry.name != _LOCK]:
+                content, status = _content_of(entry.name), entry.stat(follow_symlinks=False)
+                if content is not None and stat.S_ISREG(status.st_mode) and status.st_size == whole:
+                    rows.append((status.st_mtime, content))
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+                self.refused += not entry.name.endswith(_PARTIAL)
+        except OSError as error:
+            raise _unusable(self.folder, error) from None
         return [content for _, content in sorted(rows, key=lambda pair: pair[0])]
 
     def write(self, content: Content, block: memoryview) -> None:
@@ -109,6 +114,10 @@ class BlockFolder:
             (self.folder / _name(content)).unlink()
 
 
+def _unusable(path: Path, error: OSError) -> StartFailed:
+    return StartFailed(f"diskKV.path {path}: {error.strerror}: give a folder that the worker can write to")
+
+
 def _name(content: Content) -> str:
     parent = "first" if content.parent is None else content.parent.hex()
     return f"{content.group}-{content.block_hash.hex()}-{parent}"
@@ -123,14 +132,20 @@ def _content_of(name: str) -> Content | None:
 
 def _try_lock(folder: Path) -> int | None:
     """A descriptor of the folder's lock, or None if another process has it. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
+    path = folder / _LOCK
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return None
+            if path.exists() and os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+            os.close(lock)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def _remove_others(path: Path, revision: str) -> int:

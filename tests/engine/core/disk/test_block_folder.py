@@ -1,6 +1,7 @@
 """Files of KV blocks: found again, verified, and given up where they are not what they should be."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -92,6 +93,42 @@ def test_a_file_that_is_not_the_block_is_refused(tmp_path, change, message):
     if message == "length":
         assert folder.contents() == [FIRST, WINDOW]
         assert folder.refused == 1
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo])
+def test_whatever_else_has_the_name_of_a_block_is_removed_at_start(tmp_path, put):
+    folder = filled(tmp_path)
+    (path,) = folder.folder.glob(f"0-{SECOND.block_hash.hex()}-*")
+    path.unlink()
+    put(path)
+    assert folder.contents() == [FIRST, WINDOW]
+    assert folder.refused == 1
+
+
+def test_a_folder_that_cannot_be_read_ends_the_start_by_name(tmp_path, monkeypatch):
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    folder = opened(tmp_path)
+    monkeypatch.setattr(os, "scandir", broken)
+    with pytest.raises(StartFailed, match=r"diskKV.path .*: Input/output error"):
+        folder.contents()
+
+
+def test_a_folder_that_another_revision_removes_while_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    lock, used = fcntl.flock, tmp_path / REVISION / "0"
+
+    def removed_first(descriptor, operation):
+        monkeypatch.undo()
+        closed(opened(tmp_path, OTHER))
+        assert not used.exists()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    folder = opened(tmp_path)
+    folder.write(FIRST, block(1))
+    assert folder.contents() == [FIRST]
+    assert opened(tmp_path).folder != folder.folder, "the folder is locked"
 
 
 def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
