@@ -44,7 +44,7 @@ from legato_protocol.wire.stream import OLDEST, Hello
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 
-PROMPT_NICENESS = 10  # a tenth of the CPU weight of niceness 0, which decode threads and other programs have
+PROMPT_NICENESS = 5  # a third of the CPU weight of niceness 0: with a tenth, other busy programs starved prompts
 
 
 def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Ready]:
