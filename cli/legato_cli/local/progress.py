@@ -64,7 +64,8 @@ class Progress:
             else:
                 self._printed[name] = _SHARE.sub("", state)
         for condition in _conditions(status):
-            self._printed[condition["type"]] = _identity(condition)
+            if condition["reason"] != conditions.SCALED_TO_ZERO:  # if the start ends so, this is printed after it
+                self._printed[condition["type"]] = _identity(condition)
         pending = {name: state.partition(" (")[0] for name, state in sorted(pods.items()) if state != READY}
         waiting = ", ".join(f"{name}: {state}" for name, state in pending.items())
         self._terminal.update(waiting)

@@ -69,6 +69,13 @@ async def test_a_process_that_ends_is_reported_during_a_start(world):
     assert await world.lines() == ["legato: demo-decode-0: exited with code 1, starts again in 0.2 s: boom"]
 
 
+async def test_a_service_that_is_at_zero_before_its_start_ends_says_so_afterwards(world):
+    await world.condition("Ready", "True", "ScaledToZero")
+    assert await world.lines() == []
+    await world.progress.started()
+    assert await world.lines() == ["legato: Ready: True (ScaledToZero)"]
+
+
 async def test_after_the_start_only_changes_are_reported(world):
     await world.pod("demo-decode-0", "ready", ready=True)
     await world.condition("Ready", "True", "AllReady")
