@@ -25,7 +25,8 @@ from legato_cli.services import logs, profile
 from legato_cli.simulate import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
-from legato_engine.core.frames import CoreStatus, CoreTotals, TierTotals
+from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.transfer.session.counts import Counts
 from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
@@ -167,7 +168,7 @@ def test_docs_know_every_metric_of_a_worker():
     source = Path(worker_metrics.__file__).read_text()
     metrics = emitted.worker()
     metrics.exposition(
-        CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), CoreTotals(tiers={"disk": TierTotals()}), True), ready=True, gateways=0
+        CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), CoreTotals(tiers={"disk": TierCounts()}), True), ready=True, gateways=0
     )
     exposed = {metric.name for metric in metrics.families()} | set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
     assert _rows("metrics.md", "Worker") == exposed

@@ -169,27 +169,7 @@ class WorkerMetrics:
         for name, text in _SECONDS.items():
             counters[f"{name}_seconds"] = (text, self._earlier[name] + getattr(totals, name))
         if self._current is not None:
-            load = self._current.load
-            gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
-            rate = "Prompt tokens in a second of full steps, fitted to steps of all sizes."
-            gauges["prefill_tokens_per_second"] = (rate, load.prefill_rate)
-            gauges["step_time_seconds"] = (
-                "Duration of a step that decodes for each token that a sequence got, smoothed.",
-                load.step_time,
-            )
-            gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
-            shares = "1 while workers have more threads than there are cores, so that steps take time slices."
-            gauges["shares_cores"] = (shares, self._current.shares_cores)
-            gauges["draining"] = ("1 when it takes nothing new.", load.draining)
-            leaked = load.used_blocks if self._current.idle else 0
-            mismatch = (
-                "1 if the owners of KV blocks disagreed when it was idle last: a fault.",
-                self._current.mismatch != "",
-            )
-            gauges["kv_mismatch"] = mismatch
-            used = "Share of the slots in used KV blocks that hold a token's KV; 1 if none is used."
-            gauges["kv_utilization"] = (used, self._current.kv_utilization)
-            gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
+            gauges.update(_load_gauges(self._current))
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
         families += [
@@ -252,6 +232,32 @@ class _Core(Collector):
 
     def collect(self) -> list[Metric]:
         return self._metrics.families()
+
+
+def _load_gauges(status: CoreStatus) -> dict[str, tuple[str, float]]:
+    """Returns help and value of the gauges that follow from the core's last report, by name."""
+    load = status.load
+    gauges = {name: (text, getattr(load, name)) for name, text in _GAUGES.items()}
+    rate = "Prompt tokens in a second of full steps, fitted to steps of all sizes."
+    gauges["prefill_tokens_per_second"] = (rate, load.prefill_rate)
+    gauges["step_time_seconds"] = (
+        "Duration of a step that decodes for each token that a sequence got, smoothed.",
+        load.step_time,
+    )
+    gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
+    shares = "1 while workers have more threads than there are cores, so that steps take time slices."
+    gauges["shares_cores"] = (shares, status.shares_cores)
+    gauges["draining"] = ("1 when it takes nothing new.", load.draining)
+    leaked = load.used_blocks if status.idle else 0
+    mismatch = (
+        "1 if the owners of KV blocks disagreed when it was idle last: a fault.",
+        status.mismatch != "",
+    )
+    gauges["kv_mismatch"] = mismatch
+    used = "Share of the slots in used KV blocks that hold a token's KV; 1 if none is used."
+    gauges["kv_utilization"] = (used, status.kv_utilization)
+    gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
+    return gauges
 
 
 def _tiers(totals: CoreTotals) -> list[Metric]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from legato_engine.core.frames import CoreStatus, CoreTotals, TierTotals
+from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.metrics import WorkerMetrics
 from legato_protocol.wire.load import Load
 
@@ -37,7 +38,7 @@ def test_steps_are_counted_over_restarts_of_the_core() -> None:
 
 
 def test_tiers_of_kv_are_counted_by_name_and_missing_without_them() -> None:
-    totals = CoreTotals(tiers={"host": TierTotals(9, 4, saved=7, restored=5, evicted=3, restore_seconds=0.5)})
+    totals = CoreTotals(tiers={"host": TierCounts(9, 4, saved=7, restored=5, evicted=3, restore_seconds=0.5)})
     status = CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), totals, idle=True)
     text = WorkerMetrics().exposition(status, ready=True, gateways=1).decode()
     expected = {"slots": 9, "blocks": 4, "saved_blocks_total": 7, "restored_blocks_total": 5, "evicted_blocks_total": 3}

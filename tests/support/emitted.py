@@ -5,9 +5,10 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from legato_engine.core.frames import CoreStatus, CoreTotals, TierTotals
+from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.gpus.interface import GpuReading
 from legato_engine.gpus.watch import NoGpus
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.metrics import WorkerMetrics
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_operator.metrics.operator_metrics import OperatorMetrics
@@ -23,7 +24,7 @@ def worker() -> WorkerMetrics:
     metrics = WorkerMetrics(gpus, "PromptLookup")
     load = Load(1, 2, 3, 40, 5, 6, 7, 1000.0, 0.01)
     totals = CoreTotals(
-        steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1}, tiers={"host": TierTotals()}
+        steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1}, tiers={"host": TierCounts()}
     )
     metrics.exposition(CoreStatus(load, totals, False), ready=True, gateways=1)
     return metrics

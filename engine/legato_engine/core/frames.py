@@ -10,6 +10,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from legato_engine.adapters.offer import AdapterOffer
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.settings import WorkerSettings
 from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.wire.load import Load
@@ -110,20 +111,6 @@ class ForGateway(Value, frozen=True):
     data: bytes
 
 
-class TierTotals(Value, frozen=True):
-    """`blocks` of `slots` are kept in a tier of KV; counts and seconds of moves since this core's start."""
-
-    slots: int = 0
-    blocks: int = 0
-    saved: int = 0
-    restored: int = 0
-    evicted: int = 0
-    save_seconds: float = 0.0
-    restore_seconds: float = 0.0
-    errors: int = 0
-    problem: str = ""  # the last error
-
-
 class CoreTotals(Value, frozen=True):
     """Counts since this core's start."""
 
@@ -148,7 +135,7 @@ class CoreTotals(Value, frozen=True):
     drafted: int = 0
     accepted: int = 0
     drafting: float = 0.0  # seconds that a draft model computed
-    tiers: dict[str, TierTotals] = msgspec.field(default_factory=dict)  # by name, as in `kv_events.TIERS`
+    tiers: dict[str, TierCounts] = msgspec.field(default_factory=dict)  # by name, as in `kv_events.TIERS`
     slice_wait: float = 0.0  # seconds that steps waited for time slices
 
 

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from legato_engine.kvcache.disk_tier import DiskTier, TierCounts
+from legato_engine.kvcache.disk_tier import DiskTier
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.host_tier import HostTier
 from legato_engine.kvcache.prefix_cache import PrefixCache
 from legato_engine.kvcache.reach import follow_prefixes
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_protocol.wire.kv_events import DISK, HOST, TIERS, KVEvent
 
 _FREE, _TAKEN = b"\x01", b"\x00"

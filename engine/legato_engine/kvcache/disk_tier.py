@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Content
 from legato_engine.kvcache.reach import Prefixes, StoredPrefixes
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_protocol.wire.kv_events import DISK
 
 MOST_WRITES = 16  # outstanding; further blocks wait in their slots, which may be reused before
@@ -49,22 +50,6 @@ class Outcome:
     order: WriteBlock | ReadBlock
     seconds: float = 0.0
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TierCounts:
-    """`blocks` of `slots` are in the tier; the other numbers count blocks since the start. `evicted` ones made
-    room, `errors` are failed reads and writes, and rejected files; `problem` is the last error."""
-
-    slots: int = 0
-    blocks: int = 0
-    saved: int = 0
-    restored: int = 0
-    evicted: int = 0
-    save_seconds: float = 0.0
-    restore_seconds: float = 0.0
-    errors: int = 0
-    problem: str = ""
 
 
 class DiskTier:

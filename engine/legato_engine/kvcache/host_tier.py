@@ -3,10 +3,11 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
-from legato_engine.kvcache.disk_tier import DiskTier, Outcome, TierCounts, WriteBlock
+from legato_engine.kvcache.disk_tier import DiskTier, Outcome, WriteBlock
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Content, Move, Restore, Save
 from legato_engine.kvcache.reach import Prefixes, StoredPrefixes
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_protocol.wire.kv_events import HOST
 
 

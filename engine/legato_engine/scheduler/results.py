@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.kvcache.disk_tier import TierCounts
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.kvcache.window_table import WindowTable
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer

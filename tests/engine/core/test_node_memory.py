@@ -1,4 +1,4 @@
-"""Which workers read each other's memory, and the reason if they do not although they should."""
+"""Workers read each other's memory, or report why they do not although they should."""
 
 import os
 from types import SimpleNamespace

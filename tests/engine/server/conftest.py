@@ -59,12 +59,12 @@ class ScriptedCore:
         (only,) = inbox.frames
         return only.gateway, stream.decode_to_worker(only.data)
 
-    async def start(self, begin=None, tiers=(), **told):
-        """Everything up to Ready, which says `told` in addition to the rest."""
+    async def start(self, begin=None, tiers=(), **fields):
+        """Everything up to Ready, which has `fields` in addition to the rest."""
         begin = begin or await self.hear()
         assert isinstance(begin, frames.Start)
         self.epoch = begin.epoch
-        await self.say(Ready(msgspec.structs.replace(hello(self.epoch), tiers=tiers), "tokens", VOCABULARY, **told))
+        await self.say(Ready(msgspec.structs.replace(hello(self.epoch), tiers=tiers), "tokens", VOCABULARY, **fields))
 
     @property
     def holds_the_server_up(self):
@@ -176,13 +176,13 @@ class Bench:
         self._kept.append(core)
         return core
 
-    async def core(self, **told):
+    async def core(self, **fields):
         """The next core that the server starts, serving."""
-        return await self.serves(await self.next_core(), **told)
+        return await self.serves(await self.next_core(), **fields)
 
-    async def serves(self, core, begin=None, **told):
+    async def serves(self, core, begin=None, **fields):
         """Serves as that core from here on; it heard `begin` already, if given."""
-        await core.start(begin, **told)
+        await core.start(begin, **fields)
         await until(lambda: self.worker.hub.core is not None)
         return core
 

@@ -78,7 +78,7 @@ def test_times_and_tokens_of_requests_are_those_computed_by_hand(case):
 
 
 def test_drafts_are_accepted_as_the_profile_says_and_cost_what_rows_cost(kind):
-    """Of 4 drafts, 0.8 + 0.64 + 0.51 + 0.41 are right, so 3.36 tokens take the step of 5 rows, after each sequence."""
+    """4 drafts have 0.8 + 0.64 + 0.51 + 0.41 right ones on average: 3.36 tokens take the time of a step of 5 rows."""
     arrivals = [Arrival(1.0, 100, 401), Arrival(1.0, 100, 401)]
 
     def ran(acceptance, **fields):

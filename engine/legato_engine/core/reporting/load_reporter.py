@@ -2,11 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import msgspec
 
-from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway, TierTotals
+from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.core.reporting.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
 from legato_engine.core.reporting.outbox import split_key
@@ -15,7 +15,7 @@ from legato_engine.core.reporting.served_tokens import ServedTokens
 from legato_engine.core.reporting.tier_times import TierTimes
 from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.core.slices.slices import TimeSlices
-from legato_engine.kvcache.disk_tier import TierCounts
+from legato_engine.kvcache.tier_counts import TierCounts
 from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.wire import stream
 from legato_protocol.wire.kv_events import DISK, HOST, TIERS
@@ -166,11 +166,10 @@ class LoadReporter:
             failed_kv_fetches=dict(fetches.failures),
         )
 
-    def _tier(self, name: str, counts: TierCounts) -> TierTotals:
-        totals = TierTotals(**asdict(counts))
+    def _tier(self, name: str, counts: TierCounts) -> TierCounts:
         if name != TIERS[HOST]:
-            return totals
-        return msgspec.structs.replace(totals, save_seconds=self._times.saving, restore_seconds=self._times.restoring)
+            return counts
+        return replace(counts, save_seconds=self._times.saving, restore_seconds=self._times.restoring)
 
     def _restore_seconds(self, load: SchedulerLoad) -> tuple[float, ...]:
         """Seconds to restore a block of each tier; one of a file is read into a slot first."""

@@ -30,7 +30,7 @@ def block(value: int) -> memoryview:
 
 
 def closed(folder: BlockFolder) -> None:
-    """What the end of its process does."""
+    """Closes what the kernel closes when its process ends."""
     os.close(folder._lock)
 
 

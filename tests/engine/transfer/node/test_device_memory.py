@@ -48,19 +48,6 @@ class Worker:
         return self.neighbours.arena(connection)
 
 
-@pytest.fixture
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("d")
-
-
-@pytest.fixture
-def pair(folder):
-    made = [Worker(folder, name) for name in "ab"]
-    yield made
-    for worker in made:
-        worker.neighbours.close()
-
-
 def test_blocks_are_copied_and_memory_is_closed_after_the_last_copy(pair):
     a, b = pair
     b.blocks.copy_(torch.arange(1, BLOCKS + 1, dtype=torch.uint8)[:, None].expand(-1, SIZE))

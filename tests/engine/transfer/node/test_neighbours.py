@@ -46,20 +46,6 @@ def hello_of(owner, node):
     return PeerHello(owner.worker, owner.epoch, "kv", "tiny", b"", 0, b"", b"", node=node)
 
 
-@pytest.fixture
-def folder(tmp_path_factory):
-    """Short enough for the path of a socket."""
-    return tmp_path_factory.mktemp("d")
-
-
-@pytest.fixture
-def pair(folder):
-    made = [Worker(folder, name) for name in "ab"]
-    yield made
-    for worker in made:
-        worker.neighbours.close()
-
-
 def meet(a, b, hello=None, token=TOKEN):
     """`a` visits `b`. Returns the arena that it gets."""
     a.neighbours.meet(1, hello or b.hello, token)
