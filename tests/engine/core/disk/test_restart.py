@@ -14,14 +14,19 @@ def keeping(make_runner, slots=60):
     return type("Keeping", (make_runner,), {"host_slots": slots})()
 
 
+def until(world, condition):
+    """Runs the workers until the thread of files has done its part."""
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends
+        world.run(1)
+        time.sleep(0.002)
+
+
 def serve(world, worker, shift, id):
     prompt = [token + shift for token in world.prompt]
     world.generate(worker, prompt, id=id, turns=1)
-    for _ in range(400):
-        if worker.finished(id):
-            break
-        time.sleep(0.002)  # for the thread of files
-        world.run(1)
+    until(world, lambda: worker.finished(id))
     assert worker.tokens(id) == world.continuation(prompt, 12)
     return worker.items(id)[0].cached_tokens
 
@@ -32,11 +37,7 @@ def worked(world, make_runner, tmp_path):
     worker = world.worker("a", runner=keeping(make_runner), blocks=blocks, link=False, files=tmp_path)
     for number, shift in enumerate((0, 100, 200, 300)):
         serve(world, worker, shift, str(number))
-    for _ in range(400):
-        if not worker.scheduler.pool.disk._writing:
-            break
-        time.sleep(0.002)
-        world.run(1)
+    until(world, lambda: not worker.scheduler.pool.disk._writing)
     return worker, blocks
 
 
