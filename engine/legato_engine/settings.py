@@ -10,6 +10,7 @@ from typing import Final
 
 from legato_engine import capacity
 from legato_protocol import names
+from legato_protocol.model_files.degrees import DEGREES
 from legato_protocol.settings import flags, sizes, values
 from legato_protocol.settings.flags import Flag, SettingsError, ValueKind
 from legato_protocol.wire.stream import Role
@@ -74,7 +75,8 @@ class WorkerSettings:
     adapters_file: str | None = None  # file with the adapters instead, followed for changes
     adapters_in_memory: int = 8
     max_adapter_rank: int = 64
-    threads: int | None = None
+    tensor: int = 1  # ranks that each layer is sharded over
+    threads: int | None = None  # of each rank
     time_slices: str | None = None  # folder shared with other workers on the same cores
     transport: str = "Auto"
     transport_required: bool = False
@@ -137,6 +139,10 @@ def _block_size(text: str) -> int | None:
     if text not in (sizes.AUTO, *_BLOCK_SIZES):
         raise values.invalid("number", text, f"a power of two from 1 to 1024, or {sizes.AUTO}")
     return None if text == sizes.AUTO else int(text)
+
+
+def _degree(text: str) -> int:
+    return int(values.one_of(text, tuple(map(str, DEGREES)), "number"))
 
 
 def _whole_or_auto(text: str, least: int, most: int) -> int | None:
@@ -251,7 +257,13 @@ _FLAGS: Final = (
     Flag("--adapters-file", flags.text("FILE"), "JSON list of adapters to offer, read again when it changes"),
     Flag("--adapters-in-memory", flags.whole("COUNT", 1, 1024), "most adapters in memory; others are loaded as needed"),
     Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank is not taken"),
-    Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
+    Flag(
+        "--tensor",
+        ValueKind("RANKS", _degree),
+        "ranks that each layer is sharded over: one process each, on a GPU of its own with --device cuda; "
+        + ", ".join(map(str, DEGREES)),
+    ),
+    Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads of each rank; all cores if not given"),
     Flag(
         "--time-slices",
         flags.text("FOLDER"),

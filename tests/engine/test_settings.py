@@ -47,6 +47,8 @@ def read(*flags: str, **environ: str) -> settings.WorkerSettings:
         ("", "plain_control", True),
         ("--internal-tls-mode Strict --internal-tls-folder tls --internal-tls-name s", "plain_control", False),
         ("--block-size 1024", "tokens_per_block", 1024),
+        ("", "tensor", 1),
+        ("--tensor 8", "tensor", 8),
     ],
 )
 def test_flags_and_defaults(flags: str, name: str, value: object) -> None:
@@ -69,6 +71,7 @@ def test_blocks_and_chunks_hold_as_many_tokens_as_suit_the_device(device: str, b
     [
         *(("--block-size", "a power of two from 1 to 1024, or Auto", n) for n in ("0", "3", "2048", "-16", "a")),
         *(("--chunk-tokens", "1 to 1048576, or Auto", n) for n in ("0", "1048577", "auto")),
+        *(("--tensor", "1, 2, 4, 8", n) for n in ("0", "3", "16", "-2", "Auto")),
     ],
 )
 def test_a_wrong_number_is_refused_with_what_is_allowed(
