@@ -263,7 +263,11 @@ _FLAGS: Final = (
         "ranks that each layer is sharded over: one process each, on a GPU of its own with --device cuda; "
         + ", ".join(map(str, DEGREES)),
     ),
-    Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads of each rank; all cores if not given"),
+    Flag(
+        "--threads",
+        flags.whole("COUNT", 1, 1024),
+        "compute threads of each rank; if not given, all cores divided among the ranks",
+    ),
     Flag(
         "--time-slices",
         flags.text("FOLDER"),

@@ -35,10 +35,10 @@ def test_budget_counts_them_and_a_worker_that_has_one_computes_on_it(build, name
     assert ("--device" in container["args"]) is is_gpu
 
 
-def _refused(build, prefill, decode, where=PLACEMENT, **more):
+def _refused(build, prefill, decode, where=PLACEMENT, decode_ranks=1, **more):
     pools = {
-        role: {"resources": {"requests": dict.fromkeys(names, 1)}}
-        for role, names in (("prefill", prefill), ("decode", decode))
+        role: {"resources": {"requests": dict.fromkeys(names, 1)}, "parallelism": {"tensor": ranks}}
+        for role, names, ranks in (("prefill", prefill, 1), ("decode", decode, decode_ranks))
     }
     spec = parsing.read_service(build(**pools, **more)).spec
     refusal = checks.refusal(spec, 1, where)
@@ -49,6 +49,9 @@ FLOAT16 = {"engine": {"dtype": "Float16"}}
 PACED = {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}}
 UNIFIED = {"scaling": {"prefill": {"max": 0}}}
 RDMA = {"transfer": {"transport": "RDMA", "rdma": {"resource": SLICE}}}
+
+TWO_RANKS = {"decode_ranks": 2}
+TOO_FEW = "spec.decode.resources: request 1 GPUs, but parallelism.tensor is 2: each rank computes on one GPU"
 
 ACCELERATORS = (
     *("amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "google.com/tpu", "huawei.com/Ascend910"),
@@ -72,7 +75,9 @@ ACCELERATORS = (
             for size in (8, 128)
         ),
         ([], [], {"engine": {"blockSize": 128}}, ""),
-        ([SLICE], [SLICE, "nvidia.com/gpu"], {}, "spec.decode.resources: request 2 GPUs, but a worker computes on one"),
+        ([SLICE], [SLICE, "nvidia.com/gpu"], {}, "spec.decode.resources: request 2 GPUs, but parallelism"),
+        ([SLICE], [SLICE, "nvidia.com/gpu"], TWO_RANKS, ""),
+        ([SLICE], [SLICE], TWO_RANKS, TOO_FEW),
         ([SLICE], [SLICE, "nvidia.com/gpu"], PACED, ""),
         *(([], [name], UNIFIED, f"spec.decode.resources: {name} is not one of") for name in ACCELERATORS),
         *(

@@ -1,6 +1,6 @@
 """A manifest that cannot be had: the last one that could goes on being reconciled, and the status says both."""
 
-UNAVAILABLE = {"decode": {"parallelism": {"tensor": 2}}}, "NotAvailable", "spec.decode.parallelism.tensor: "
+UNAVAILABLE = {"engine": {"numerics": "Invariant"}}, "NotAvailable", "spec.engine.numerics: "
 INVALID = {"engine": {"blockSize": 17}}, "Invalid", "spec.engine.blockSize: "
 CONTRADICTORY = {"scaling": {"decode": {"min": 2, "max": 1}}}, "Invalid", "spec.scaling.decode: "
 

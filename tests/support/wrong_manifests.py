@@ -35,6 +35,8 @@ FIELDS = [
     ("prefil", {}, "did you mean prefill?"),
     ("scaling.prefill.maximum", 1, "did you mean max?"),
     ("decode.resources.request", {}, "did you mean requests?"),
+    *(("decode.parallelism.tensor", wrong, f"not a valid degree: {wrong} (1, 2, 4, 8)") for wrong in (0, 3, 16, -1)),
+    ("decode.parallelism.tensor", True, "must be a whole number, not true"),
     ("gateway.zzz", 1, "known are accessLog, allowedOrigins, apiKeys, defaultDeadline"),
     ("engine", "fast", "must be a mapping, not 'fast'"),
     ("engine", None, "must be a mapping, not nothing"),

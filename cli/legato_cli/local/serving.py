@@ -74,7 +74,7 @@ def read_manifest(path: Path) -> Manifest:
     """Reads a manifest that this machine can serve; paths are relative to the file. Raises ManifestError."""
     text = manifest_file.read_text(path)
     spec, visible = parsing.parse(text).spec, gpus.visible(os.environ)
-    if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), bool(visible)):
+    if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), len(visible)):
         raise ManifestError(problems)
     written = manifest_file.located(yaml_text.load(text), path.resolve().parent)
     first = pool_sizes.first_gpus(spec)

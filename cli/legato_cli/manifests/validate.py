@@ -121,13 +121,13 @@ def judged(item: Any, local: bool, folder: Path) -> tuple[Sequence[Problem], Seq
     spec = service.spec
     unmet = unmet_objectives.of_paced(spec)
     if not local:
-        refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, _devices(spec), True)]
+        refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, _devices(spec), None)]
         other = "is refused by an operator whose gpuResources do not name it"
         return refused, [(path, f"{name} {other}") for path, name in checks.uncounted(spec)], unmet
-    has_gpus = bool(gpus.visible(os.environ))
-    refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
+    visible = len(gpus.visible(os.environ))
+    refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), visible)]
     refused = refused or list(draft_tokens.problems(service, folder))
-    return refused, checks.without_effect(spec, has_gpus), unmet
+    return refused, checks.without_effect(spec, bool(visible)), unmet
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:

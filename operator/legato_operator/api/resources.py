@@ -20,6 +20,7 @@ from legato_operator.api.spec.scalars import (
     ChunkTokens,
     Count,
     CountOrPercentage,
+    Degree,
     Duration,
     MaxRunning,
     Memory,
@@ -89,15 +90,15 @@ class Engine(ManifestPart):
 
 
 class Parallelism(ManifestPart):
-    tensor: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of GPUs that each layer is sharded over. More than 1 is not available yet and is rejected."""
+    tensor: Degree = 1
+    """Ranks that each layer is sharded over: 1, 2, 4 or 8 processes of a worker, each on one of its GPUs."""
 
 
 class Pool(ManifestPart):
     resources: Resources = Resources()
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
-    """Sharding of a worker over GPUs: not available yet."""
+    """Sharding of a worker over the GPUs of its node. The pools may differ."""
     template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.WORKER))] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None

@@ -43,6 +43,11 @@ def may_be_empty(spec: Spec) -> bool:
     return bounds(spec, DECODE).min == 0
 
 
+def ranks(spec: Spec, role: str) -> int:
+    """Returns the ranks of one worker of a role: the degree of tensor parallelism."""
+    return pool(spec, role).parallelism.tensor
+
+
 def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:
     """Returns the GPUs of one worker of a role: its requests for resources of these names."""
     resources = pool(spec, role).resources

@@ -30,7 +30,7 @@ class Kubelet:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
-        self._gpus: dict[str, str] = {}  # GPU by uid of the pod
+        self._gpus: dict[str, list[str]] = {}  # GPUs by uid of the pod
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
         self._mounted: dict[Ref, MountedFolder] = {}  # Secrets and ConfigMaps
 
@@ -79,12 +79,13 @@ class Kubelet:
         return PodLife(pod, self._around, {**variables, **self._gpu(pod)}, reachable)
 
     def _gpu(self, pod: Object) -> dict[str, str]:
-        """Returns the variable with the GPU that has the fewest pods, if the pod requests one. Pods may share a GPU."""
-        if not self._around.gpus or not devices.gpus(devices.requested(pod["spec"]), (GPU,)):
+        """Returns the variable with the requested number of GPUs, those with the fewest pods. Pods may share GPUs."""
+        count = devices.gpus(devices.requested(pod["spec"]), (GPU,))
+        if not self._around.gpus or not count:
             return {}
-        shares = Counter(self._gpus.values())
-        self._gpus[uid_of(pod)] = chosen = min(self._around.gpus, key=shares.__getitem__)
-        return {ENV_GPU: chosen}
+        shares = Counter(gpu for gpus in self._gpus.values() for gpu in gpus)
+        self._gpus[uid_of(pod)] = chosen = sorted(self._around.gpus, key=shares.__getitem__)[:count]
+        return {ENV_GPU: ",".join(chosen)}
 
     async def _follow_mounted(self, kind: str, content: Callable[[Object], dict[str, str]]) -> None:
         async for event in self._around.store.follow(kind):

@@ -50,9 +50,14 @@ class PodPlacement:
     idle_resync_after: float = 5.0  # the same for an idle service, of which only unwatched objects can change
 
     @property
+    def machine_gpus(self) -> int | None:
+        """Number of this machine's GPUs; None for containers, because the scheduler finds them a node."""
+        return None if self.containers is not None else len(self.shared_gpus)
+
+    @property
     def has_gpus(self) -> bool:
-        """True if workers that request GPUs can get some; in containers, the scheduler decides."""
-        return self.containers is not None or bool(self.shared_gpus)
+        """True if workers that request GPUs can get some."""
+        return self.machine_gpus != 0
 
 
 def local(

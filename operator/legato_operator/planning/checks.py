@@ -11,6 +11,7 @@ from legato_operator.api.rules.unavailable import AS_PROCESSES, EVERYWHERE, IDLE
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import overlay
 from legato_operator.observing.observed import Refusal
+from legato_protocol.model_files.degrees import DEGREES
 
 Problem = tuple[str, str]
 
@@ -25,7 +26,7 @@ def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | N
     """Returns the reason why a valid spec of this generation cannot be reconciled, or None."""
     if problems := unavailable(spec, in_containers=placement.containers is not None):
         return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
-    if problems := contradictions(spec, placement.gpu_resources, placement.has_gpus):
+    if problems := contradictions(spec, placement.gpu_resources, placement.machine_gpus):
         return Refusal(generation, conditions.INVALID, text(problems))
     return None
 
@@ -47,13 +48,15 @@ def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
     return idle if has_gpus else [*idle, *_gpus(spec)]
 
 
-def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> list[Problem]:
+def contradictions(spec: Spec, gpu_resources: Sequence[str], machine_gpus: int | None) -> list[Problem]:
     """Returns contradictions that `rules` cannot find: the operator's settings name the resources that are GPUs, and
-    the cluster or machine has some or not."""
+    one machine has a number of them; None in a cluster, whose scheduler finds nodes that have enough."""
     unfit = pool_sizes.unfit_budget(spec, gpu_resources)
     problems = [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
-    if has_gpus:
+    if machine_gpus is None:
         return [*problems, *_contradicting_devices(spec, gpu_resources)]
+    if machine_gpus:
+        return [*problems, *_contradicting_devices(spec, gpu_resources), *_beyond_machine(spec, machine_gpus)]
     if spec.engine.runner == "Model" and spec.engine.dtype == "Float16":
         problems.append(("spec.engine.dtype", "Float16 needs GPUs; this machine has none"))
     return problems
@@ -98,9 +101,20 @@ def _uncomputable(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]
     elif spec.engine.dtype == "Float16":
         yield "spec.engine.dtype", f"Float16 needs workers that request GPUs ({names})"
     for role in with_gpus:
-        if (count := roles.gpus(spec, role, gpu_resources)) > 1:
-            text = f"request {count} GPUs, but a worker computes on one; more workers use more"
+        count, ranks = roles.gpus(spec, role, gpu_resources), roles.ranks(spec, role)
+        if count != ranks:
+            text = f"request {count} GPUs, but parallelism.tensor is {ranks}: each rank computes on one GPU"
             yield f"spec.{role}.resources", text
+
+
+def _beyond_machine(spec: Spec, gpus: int) -> Iterator[Problem]:
+    """Yields degrees with more ranks than this machine has GPUs: ranks of one worker cannot share a GPU."""
+    for role in roles.with_pool(spec):
+        ranks = roles.ranks(spec, role)
+        if spec.engine.runner == "Model" and ranks > gpus and roles.gpus(spec, role):
+            fit = ", ".join(str(degree) for degree in DEGREES if degree <= gpus)
+            text = f"{ranks} ranks need a GPU each, but this machine has {gpus}; degrees that fit: {fit}"
+            yield f"spec.{role}.parallelism.tensor", text
 
 
 def _unfit_for_gpus(engine: Engine, names: str) -> Iterator[Problem]:

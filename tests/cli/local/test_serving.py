@@ -107,6 +107,11 @@ def test_a_manifest_that_the_operator_would_not_start_is_refused_immediately(wri
     found(1)
     with pytest.raises(ManifestError, match="must request GPUs"):
         serving.read_manifest(path)
+    found(3)
+    ranks = {"resources": {"limits": {"nvidia.com/gpu": 4}}, "parallelism": {"tensor": 4}}
+    refused = r"decode\.parallelism\.tensor: 4 ranks need a GPU each, but this machine has 3; degrees that fit: 1, 2$"
+    with pytest.raises(ManifestError, match=refused):
+        serving.read_manifest(write(prefill=ONE_GPU, decode=ranks))
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,6 @@ def _ratio(role, least):
     return {"scaling": {role: {"min": least, "max": 9}, pool_sizes.other(role): {"max": 3}, RATIOS[role]: 2}}
 
 
-def _tensor(role, count):
-    return {role: {"parallelism": {"tensor": count}}}
-
-
 def _of_role(role):
     replicas, bounds = f"{role}.replicas", f"scaling.{role}"
     of_rdma, others = {"rdma/ib": 1}, {"rdma/other": 1, "hugepages-2Mi": "4Mi"}
@@ -112,7 +108,6 @@ def _of_role(role):
             _rdma() | _resources(role, limits=others),
         ),
         (f"{role}.resources", "need cpu or memory"): (_huge_pages(pool_sizes.other(role)), _huge_pages(*RATIOS)),
-        (f"{role}.parallelism.tensor", "more than 1"): (_tensor(role, 2), _tensor(role, 1)),
     }
 
 
@@ -265,7 +260,7 @@ def _problems(item):
         spec = parsing.read_service(item).spec
     except ManifestError as error:
         return list(error.problems)
-    return [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, (GPU,), has_gpus=True)]
+    return [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, (GPU,), machine_gpus=None)]
 
 
 @pytest.fixture(params=["operator", "API server"])
@@ -337,9 +332,18 @@ def _pages(kind, size):
     return _huge_pages("prefill") | mine
 
 
-def _gpus(prefill, decode, *, kind="limits", **more):
-    given = {"prefill": prefill, "decode": decode}
-    return {role: {"resources": {kind: {GPU: count}}} for role, count in given.items() if count is not None} | more
+def _gpus(prefill, decode, *, kind="limits", ranks=(1, 1), **more):
+    given = {"prefill": (prefill, ranks[0]), "decode": (decode, ranks[1])}
+    resources = {role: {"resources": {kind: {GPU: n}}} if n is not None else {} for role, (n, _) in given.items()}
+    return {role: resources[role] | {"parallelism": {"tensor": degree}} for role, (_, degree) in given.items()} | more
+
+
+RANKS = {  # of prefill and of decode workers, which request one GPU and two
+    (1, 2): [],
+    (1, 4): ["spec.decode.resources"],
+    (2, 2): ["spec.prefill.resources"],
+    (1, 1): ["spec.decode.resources"],
+}
 
 
 @pytest.mark.parametrize(
@@ -362,7 +366,12 @@ def _gpus(prefill, decode, *, kind="limits", **more):
         *((_gpus(None, count), ["spec.prefill.resources"]) for count in (1, "1", "1000m")),
         *((spec, []) for spec in (_gpus(1, 1), _gpus(0, 0), _gpus(None, 1, scaling={"prefill": {"max": 0}}))),
         (_gpus(None, 1, **PACED), []),
-        (_gpus(1, 2), ["spec.decode.resources"]),
+        # Each rank computes on one GPU; ranks of pools without GPUs compute on CPUs.
+        *((_gpus(1, 2, ranks=ranks), blamed) for ranks, blamed in RANKS.items()),
+        (_gpus(1, 2, kind="requests", ranks=(1, 2)), []),
+        (_gpus(1, 2, kind="requests", ranks=(1, 4)), ["spec.decode.resources"]),
+        (_gpus(None, None, ranks=(2, 8)), []),
+        (_gpus(1, 2, ranks=(1, 4), **PACED), []),
         (_engine(dtype="Float16"), ["spec.engine.dtype"]),
         *((_gpus(1, 1, **_engine(dtype=each)), []) for each in ("Float16", "BFloat16")),
         (_gpus(1, 1, **_engine(dtype="Float32")), ["spec.engine.dtype"]),

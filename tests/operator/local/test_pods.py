@@ -132,9 +132,9 @@ async def test_log_lines_carry_the_name_of_their_pod_unless_they_are_hidden(hidd
     assert printed == [f"pod | {line}\n" for line in lines]
 
 
-async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
+async def test_a_pod_that_asks_for_gpus_sees_those_with_the_fewest_pods(fakes, build):
     """The GPU of a deleted pod is free again. Other pods see all GPUs of the machine."""
-    asking = build(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+    asking, both = (build(decode={"resources": {"limits": {"nvidia.com/gpu": count}}}) for count in (1, 2))
     async with fakes(reconciled=False, gpus=("4", "7")) as f:
         for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():
             await _start(f, item, name=name)
@@ -146,6 +146,9 @@ async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes
         await _start(f, asking, name="d")
         await f.wait(lambda: _all_ready(f, 3))
         assert f.gpus("d") == "4"
+        await _start(f, both, name="ranks")
+        await f.wait(lambda: _all_ready(f, 4))
+        assert f.gpus("ranks") == "4,7"
 
 
 async def _all_ready(f, count):

@@ -125,9 +125,12 @@ def test_obsolete_prefill_pool_goes_after_the_others_settled(build):
 
 
 def test_manifest_that_is_not_available_is_refused_by_all_its_paths(build):
-    made = plan(_observed(build(**{role: {"parallelism": {"tensor": 4}} for role in SETTLED})), PLACEMENT)
+    made = plan(_observed(build(engine={"numerics": "Invariant"}, gateway={"replicas": 2})), PLACEMENT)
     assert not made.phases
-    refused = [f"spec.{role}.parallelism.tensor: more than 1 is not available yet" for role in SETTLED]
+    refused = [
+        "spec.engine.numerics: Invariant is not available yet; use Fast",
+        "spec.gateway.replicas: more than 1 is only available on Kubernetes: here one gateway owns the port",
+    ]
     entry = {"status": "False", "reason": "NotAvailable", "message": "; ".join(refused), "observedGeneration": 1}
     entry["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     assert made.status["conditions"] == [{"type": kind, **entry} for kind in ("Ready", "Progressing")]
@@ -135,7 +138,7 @@ def test_manifest_that_is_not_available_is_refused_by_all_its_paths(build):
 
 def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(build):
     """As after an upgrade of an operator that kept none."""
-    item = build(decode={"parallelism": {"tensor": 2}})
+    item = build(engine={"numerics": "Invariant"})
     before = _plan(build(), _running(build())).status
     whole = _plan(item, _running(build()), status=before)
     assert not whole.phases
@@ -230,6 +233,9 @@ def test_workers_hear_that_rdma_is_required(build, transfer, required):
 def test_threads_follow_requested_cpu(build):
     asked = build(decode={"resources": {"requests": {"cpu": "1500m"}}})
     assert (_command(asked)["--threads"], _command(asked, "prefill").get("--threads")) == ("2", None)
+    ranks = build(decode={"resources": {"requests": {"cpu": 6}}, "parallelism": {"tensor": 4}})
+    assert (_command(ranks)["--tensor"], _command(ranks)["--threads"]) == ("4", "1")
+    assert "--tensor" not in _command(ranks, "prefill")
 
 
 @pytest.mark.parametrize(("prefill", "share"), [({"min": 1}, "3"), ({"max": 0}, "2")])
@@ -242,10 +248,13 @@ def test_workers_of_one_machine_share_its_memory(build, prefill, share):
 
 @pytest.mark.parametrize(
     ("limits", "gpus", "share"),
-    [(1, (), "4"), (1, ("0",), "4"), (1, ("0", "1"), "2"), (1, ("0", "1", "2"), "2"), (0, ("0", "1"), "4")],
+    [
+        *((1, (), "4"), (1, ("0",), "4"), (1, ("0", "1"), "2"), (1, ("0", "1", "2"), "2"), (0, ("0", "1"), "4")),
+        *((2, ("0", "1"), "4"), (2, ("0", "1", "2"), "3"), (2, (), "4")),
+    ],
 )
 def test_workers_of_one_machine_that_ask_for_gpus_compute_on_them_and_share_them(build, limits, gpus, share):
-    asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}} if limits else {}
+    asked = {"resources": {"limits": {"nvidia.com/gpu": limits}}, "parallelism": {"tensor": limits}} if limits else {}
     pools = {"prefill": asked, "decode": asked, "scaling": {role: {"min": 2} for role in SETTLED}}
     for role in SETTLED:
         flags = _command(
@@ -259,10 +268,11 @@ def test_workers_of_one_machine_that_ask_for_gpus_compute_on_them_and_share_them
 
 @pytest.mark.parametrize(
     ("cores", "prefill", "decode", "threads"),
-    [(2, 1, 1, ("2", "2")), (8, 1, 2, ("8", "4")), (8, 3, 1, ("2", "8")), (1, 2, 1, ("1", "1"))],
+    [(2, 1, 1, ("2", "1")), (8, 1, 2, ("8", "2")), (8, 3, 1, ("2", "4")), (1, 2, 1, ("1", "1"))],
 )
-def test_workers_of_a_pool_share_a_machines_cores(build, cores, prefill, decode, threads):
-    item = build(scaling={"prefill": {"min": prefill}, "decode": {"min": decode}})
+def test_ranks_of_a_pool_share_a_machines_cores(build, cores, prefill, decode, threads):
+    scaling = {"prefill": {"min": prefill}, "decode": {"min": decode}}
+    item = build(scaling=scaling, decode={"parallelism": {"tensor": 2}})
     shared = placement.local(("legato",), cores)
     flags = [_command(item, role, shared) for role in ("prefill", "decode")]
     assert tuple(flag["--threads"] for flag in flags) == threads

@@ -20,14 +20,21 @@ def _given(role: str) -> list[str]:
     return [f"self.{role}.resources.{kind}" for kind in ("requests", "limits")]
 
 
-def _requests_gpus(role: str, beyond: int = 0) -> str:
-    """Returns CEL that is true if one worker of this role requests more than `beyond` GPUs."""
+def _requests_gpus(role: str, amount: str = "> 0.0") -> str:
+    """Returns CEL that is true if one worker of this role requests this amount of GPUs."""
     counted = [
-        f"(has({given}) && '{GPU}' in {given} && "
-        f"quantity(string({given}['{GPU}'])).compareTo(quantity('{beyond}')) > 0)"
+        f"(has({given}) && '{GPU}' in {given} && quantity(string({given}['{GPU}'])).asApproximateFloat() {amount})"
         for given in _given(role)
     ]
     return f"({pool_exists(role)} && ({' || '.join(counted)}))"
+
+
+def _requests_other_gpus_than_ranks(role: str) -> str:
+    """Returns CEL that is true if a worker requests more GPUs than ranks, or fewer and nothing else that may be one."""
+    ranks = f"double(self.{role}.parallelism.tensor)"
+    only = [f"(!has({each}) || !{each}.exists(name, name.contains('/') && name != '{GPU}'))" for each in _given(role)]
+    fewer = f"{_requests_gpus(role)} && {_requests_gpus(role, f'< {ranks}')} && {' && '.join(only)}"
+    return f"{_requests_gpus(role, f'> {ranks}')} || ({fewer})"
 
 
 def _requests_no_device(role: str) -> str:
@@ -56,8 +63,8 @@ VALIDATIONS = {
         *(
             _refused(
                 f"{role}.resources",
-                _requests_gpus(role, beyond=1),
-                f"request several GPUs ({GPU}), but a worker computes on one; more workers use more",
+                _requests_other_gpus_than_ranks(role),
+                f"must request as many GPUs ({GPU}) as parallelism.tensor has ranks: each rank computes on one",
             )
             for role in roles.BOTH
         ),

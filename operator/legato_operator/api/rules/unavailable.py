@@ -61,16 +61,6 @@ EVERYWHERE = (
         holds=lambda engine: engine.numerics != "Invariant",
         cel="self.numerics != 'Invariant'",
     ),
-    *(
-        Rule(
-            at=f"spec.{role}.parallelism",
-            field="tensor",
-            message="more than 1 is not available yet",
-            holds=lambda parallelism: parallelism.tensor == 1,
-            cel="self.tensor == 1",
-        )
-        for role in roles.BOTH
-    ),
 )
 IN_PODS = (
     *(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from legato_operator.api import quantities
+from legato_protocol.model_files.degrees import DEGREES
 from legato_protocol.settings import durations, sizes, values
 
 LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
@@ -23,6 +24,12 @@ def _check_quantity(text: str) -> str:
 def _check_network(text: str) -> str:
     values.network(text)
     return text
+
+
+def _check_degree(value: int) -> int:
+    if value not in DEGREES:
+        raise values.invalid("degree", value, ", ".join(map(str, DEGREES)))
+    return value
 
 
 def _bytes_or_auto(value: object) -> int | None:
@@ -77,6 +84,9 @@ CountOrPercentage = Annotated[
 ]
 
 
+Degree = Annotated[  # of tensor parallelism
+    int, AfterValidator(_check_degree), WithJsonSchema({"type": "integer", "enum": [*DEGREES]})
+]
 PodImage = Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)]
 
 

@@ -19,6 +19,7 @@ POD_NAME = "LEGATO_POD_NAME"
 POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
 LEASE_PATIENCE = 2  # multiple of the hang timeout: gateways, which know more, give up a worker before its peers do
+RANKS_MEMORY = 1 << 30  # bytes of /dev/shm with several ranks, as NVIDIA recommends for NCCL; a runtime's has 64 MiB
 STEP_PATIENCE = 8  # multiple of the hang timeout for a step: kernels compile, and memory is touched for the first time
 
 
@@ -43,6 +44,8 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
         spec = rdma.with_rdma(spec, service.spec.transfer.rdma)
+        if (size := _shared_memory(service.spec, pool)) is not None:
+            spec = container.with_shared_memory(spec, size)
         if service.spec.transfer.node_memory == "On":
             spec["hostIPC"] = True  # also makes the node's /dev/shm the container's
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
@@ -78,6 +81,13 @@ def adopted(service: InferenceService, name: str, uid: str, pool: Object) -> dic
 def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
     """Returns the label of a recalled worker, which replaces `draining`."""
     return common.partial_object(service, "Pod", name, uid=uid, labels={names.LABEL_SERVING: "true"})
+
+
+def _shared_memory(spec: Spec, pool: str) -> int | None:
+    """Returns the size of the pod's own `/dev/shm`; None for the container runtime's, or the node's with hostIPC."""
+    if (rdma := spec.transfer.rdma) is not None and rdma.shared_memory is not None:
+        return rdma.shared_memory
+    return RANKS_MEMORY if roles.ranks(spec, pool) > 1 and spec.transfer.node_memory != "On" else None
 
 
 def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
@@ -182,25 +192,36 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     if service.spec.engine.on_kernel_failure != "Auto":
         flags += ["--on-kernel-failure", service.spec.engine.on_kernel_failure]
     if service.spec.engine.kv_cache_memory is None and not placement.containers:
-        memories = len(placement.shared_gpus) if on_gpu else 1
-        flags += ["--memory-share", str(math.ceil(_workers(service) / memories))]
+        gpus = len(placement.shared_gpus)
+        flags += ["--memory-share", str(math.ceil(_ranks(service) / gpus) if on_gpu else _workers(service))]
+    if (ranks := roles.ranks(service.spec, pool)) > 1:
+        flags += ["--tensor", str(ranks)]
     threads = compute_threads(service.spec, pool, placement.shared_cores)
     return [*flags, "--threads", str(threads)] if threads else flags
 
 
 def compute_threads(spec: Spec, pool: str, shared_cores: int | None) -> int | None:
-    """Returns the number of a worker's compute threads: the requested CPUs, or a fair share of a shared machine.
+    """Returns the compute threads of each of a worker's ranks: their part of the requested CPUs, or of a fair share of
+    a shared machine.
 
     More threads than cores are slow, because a step ends with its slowest thread. Pools do not divide cores, because
     their workers take time slices. The share uses the initial replicas: another number would roll out every worker.
     """
     if cpu := roles.pool(spec, pool).resources.requests.get("cpu"):
-        return math.ceil(quantities.quantity(cpu))
-    if shared_cores is None:
+        cores = math.ceil(quantities.quantity(cpu))
+    elif shared_cores is not None:
+        cores = shared_cores // max(1, roles.initial_replicas(spec, pool))
+    else:
         return None
-    return max(1, shared_cores // max(1, roles.initial_replicas(spec, pool)))
+    return max(1, cores // roles.ranks(spec, pool))
 
 
 def _workers(service: InferenceService) -> int:
     """Returns the initial number of workers on one machine."""
     return max(1, sum(roles.initial_replicas(service.spec, each) for each in roles.with_pool(service.spec)))
+
+
+def _ranks(service: InferenceService) -> int:
+    """Returns the initial number of ranks on one machine, each of which takes a GPU's memory."""
+    spec = service.spec
+    return sum(roles.initial_replicas(spec, each) * roles.ranks(spec, each) for each in roles.with_pool(spec))
