@@ -1,5 +1,5 @@
 """Measures attention on a GPU against the GPU's limits: decoding rows against its copy bandwidth, a prompt
-against torch's attention by FlashAttention and by cuDNN, with KV in blocks of 16, 32 and 64 tokens, in three layouts.
+against torch's attention by FlashAttention and by cuDNN, with KV in blocks of 16, 32 and 64 tokens, in four layouts.
 
 `scripts/gpu` runs it. Weights and KV are made up; torch, triton and numpy are all it needs.
 """
@@ -13,13 +13,14 @@ import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from legato_engine.kernels.gpu.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
+from legato_engine.kernels.gpu.attention.made_step import HEAD_MAJOR, MadeStep, Shape
 from legato_engine.kernels.gpu.chips import has_float8
 from legato_engine.kernels.gpu.configurations import choose
 
 DIM = 128
 LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory
-    "block-major": BLOCK_MAJOR,
+    "head-major": HEAD_MAJOR,
+    "layers first": (0, 1, 2, 3, 4),
     "heads outermost": (3, 0, 1, 2, 4),
     "layer-major": (1, 0, 2, 3, 4),
 }

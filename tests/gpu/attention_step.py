@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from legato_engine.backends.kv_groups import of_layer
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.reference import attention as naive
@@ -37,7 +38,8 @@ class Step:
         self._sizes, self._device = attention.AttentionSizes(group * kv_heads, kv_heads, dim, block), device
         counts = [-(-(prefix + count) // block) for prefix, count in rows]
         ids = torch.randperm(sum(counts) + 3).tolist()
-        self.layer = torch.full((len(ids), 2, 2, kv_heads, block, dim), torch.nan, dtype=dtype, device=device)[:, 1]
+        shape = (len(ids), kv_heads, 2, 2, block, dim)
+        self.layer = of_layer(torch.full(shape, torch.nan, dtype=dtype, device=device), 1)
         tables = torch.full((len(rows) + padding[0], max(counts) + 1), -1, dtype=torch.int32)
         for table, (prefix, count) in zip(tables, rows, strict=False):
             kept = 0 if window is None else max(0, prefix - window + 1)  # before it, blocks may be another's already

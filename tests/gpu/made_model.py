@@ -124,7 +124,7 @@ class MadeModel:
             self.groups = groups_of(config)
             self.blocks = blocks  # of each group of layers
             total = blocks * (1 + len(self.groups.windows))
-            shape = (total, self.groups.per_block, 2, config.kv_heads, room.block_size, config.head_dim)
+            shape = (total, config.kv_heads, self.groups.per_block, 2, room.block_size, config.head_dim)
             self.arena = torch.empty(shape, dtype=dtype, device=device.place)
 
     def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:

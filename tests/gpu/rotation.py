@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from legato_engine.backends.kv_groups import of_layer
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.reference import float8
 from legato_engine.kernels.reference import rms_norm as naive_rms_norm
@@ -26,7 +27,7 @@ def check_rotation(
     """Queries and keys of some tokens, all but `padding` of those in `qkv`, are normed, and `pairs` of each rotated;
     keys and values are written to their slots of the last layer, and nothing else is. With `scales` [2, kv_heads], the
     arena holds e4m3."""
-    (blocks, _, _, kv_heads, block, dim), layer = arena.shape, arena[:, -1]
+    (blocks, kv_heads, _, _, block, dim), layer = arena.shape, of_layer(arena, -1)
     count, heads = len(qkv), qkv.shape[1] // dim - 2 * kv_heads
     angles = torch.outer(torch.arange(500.0), torch.rand(pairs))
     positions, slots = torch.randint(0, 500, (count,)).int(), torch.randperm(blocks * block)[:count].int()
@@ -41,7 +42,7 @@ def check_rotation(
 
     found, written = qkv.cpu(), _bytes(arena).cpu()
     where = slots[real].long()
-    keys = written[where // block, -1, 0, :, where % block]
+    keys = of_layer(written, -1)[where // block, 0, :, where % block]
     parts = before[real].view(len(real), -1, dim).split((heads, kv_heads, kv_heads), 1)
     if scales is not None:
         keys = float8.decode(keys, scales[0][:, None])
@@ -55,7 +56,7 @@ def check_rotation(
             torch.testing.assert_close(result, rotated, rtol=0.13, atol=float(scales.max()) / 256)
         else:
             close(result, rotated)
-    naive_rope.write_kv(keys, parts[2], expected[:, -1], where, scales)
+    naive_rope.write_kv(keys, parts[2], of_layer(expected, -1), where, scales)
     assert torch.equal(written, expected)
     before[real, : heads * dim] = found[real, : heads * dim]
     assert torch.equal(found, before)

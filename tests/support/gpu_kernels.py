@@ -14,6 +14,7 @@ import gpu_experts
 import torch
 from kernel_inspection import inspect
 
+from legato_engine.backends.kv_groups import of_layer
 from legato_engine.kernels.gpu import ahead, low_rank
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
@@ -252,7 +253,7 @@ def _rounded(width: int, group: int) -> Float8Rows:
 
 def _layer(head_dim: int, block_size: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
     """A layer of an arena with two."""
-    return empty(BLOCKS, 2, 2, KV_HEADS, block_size, head_dim, dtype=dtype)[:, 0]
+    return of_layer(empty(BLOCKS, KV_HEADS, 2, 2, block_size, head_dim, dtype=dtype), 0)
 
 
 def empty(*shape: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:

@@ -10,11 +10,13 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """Shape of a worker's KV arena, block-major: `[num_blocks, layers, 2, kv_heads, block_size, head_dim]`.
+    """Shape of a worker's KV arena, block-major: `[num_blocks, kv_heads, layers, 2, block_size, head_dim]`.
 
-    Keys are index 0 of the third axis, values index 1. A block is one contiguous span of `block_bytes`, so that a
-    hand-off needs one registration, one remote key and one put per run of neighbouring blocks. It belongs to one group
-    of `layers`; the first group keeps all positions, each further one the last positions of a window.
+    Keys are index 0 of the fourth axis, values index 1. A block is one contiguous span of `block_bytes`, so that a
+    hand-off needs one registration, one remote key and one put per run of neighbouring blocks. KV heads are its
+    outermost axis: the part of a rank that computes some of them is contiguous, and blocks are the same for any number
+    of ranks. A block belongs to one group of `layers`; the first group keeps all positions, each further one the last
+    positions of a window.
     """
 
     layers: int
@@ -27,7 +29,7 @@ class KVLayout:
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:
-        return (self.layers, 2, self.kv_heads, self.block_size, self.head_dim)
+        return (self.kv_heads, self.layers, 2, self.block_size, self.head_dim)
 
     @property
     def block_bytes(self) -> int:
@@ -58,4 +60,4 @@ class KVLayout:
         """The value of `Hello.layout`: workers only exchange KV if it is equal."""
         shape = f"layers={self.layers} kv_heads={self.kv_heads} block={self.block_size} dim={self.head_dim}"
         windows = f" windows={','.join(map(str, self.windows))}" if self.windows else ""
-        return f"block-major {shape} {self.dtype}{windows}"
+        return f"head-major {shape} {self.dtype}{windows}"

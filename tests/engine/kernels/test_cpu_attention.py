@@ -17,6 +17,7 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu import attention_work, kv_factors
 from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.kv_groups import of_layer
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels import paths
 from legato_engine.kernels.cpu.attention import bf16 as bf16_attention
@@ -51,14 +52,14 @@ class Step(NamedTuple):
 
     @property
     def queries(self) -> torch.Tensor:
-        return self.qkv[:, : self.qkv.shape[1] - 2 * self.arena.shape[3]]
+        return self.qkv[:, : self.qkv.shape[1] - 2 * self.arena.shape[1]]
 
     @property
     def shared(self) -> int:
-        return self.qkv.shape[1] // self.arena.shape[3] - 2
+        return self.qkv.shape[1] // self.arena.shape[1] - 2
 
     def expected(self) -> torch.Tensor:
-        layer, counts = self.arena[:, self.layer], [len(row.tokens) for row in self.rows]
+        layer, counts = of_layer(self.arena, self.layer), [len(row.tokens) for row in self.rows]
         if self.scales is None:
             layer, scales = layer.float(), None
         else:
@@ -76,10 +77,10 @@ class Step(NamedTuple):
 
     def in_e4m3(self) -> "Step":
         """With scales of keys that round, and scales of values that do not."""
-        layers, kv_heads = self.arena.shape[1], self.arena.shape[3]
+        kv_heads, layers = self.arena.shape[1:3]
         heads = torch.arange(layers * kv_heads).view(layers, kv_heads) % 7
         scales = torch.stack((0.3 + heads / 10, 2.0 ** (heads - 5)), 1)
-        codes = float8.encode(self.arena, scales[:, :, :, None, None])
+        codes = float8.encode(self.arena, scales.permute(2, 0, 1)[..., None, None])
         return self._replace(arena=codes.view(torch.float8_e4m3fn), scales=scales)
 
 
@@ -88,7 +89,7 @@ def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
     built = inputs.build(step.rows, size)
     groups = group_rows(built, size, step.shared, step.window, torch.float32, torch.device("cpu"), entries)
     scales = None if step.scales is None else KVScales(*step.scales[step.layer])
-    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups, scales, step.sinks)
+    return torch_attention.attention(step.queries, of_layer(step.arena, step.layer), groups, scales, step.sinks)
 
 
 def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
@@ -104,7 +105,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
             step.window or 0,
             held,
             step.layer,
-            kv_factors.from_scales(step.arena.shape[1], step.arena.shape[3], step.scales).reading,
+            kv_factors.from_scales(step.arena.shape[2], step.arena.shape[1], step.scales).reading,
             step.sinks_of_kernel(),
             step.threads,
             out,
@@ -181,7 +182,7 @@ def step_of(
     free = iter(torch.randperm(sum(counts) + 5).tolist())
     blocks = [[next(free) for _ in range(count)] for count in counts]
     rows = [Row([0] * count, start, own) for (start, count), own in zip(spans, blocks, strict=True)]
-    arena = torch.randn(sum(counts) + 5, 2, 2, kv_heads, size, dim)
+    arena = torch.randn(sum(counts) + 5, kv_heads, 2, 2, size, dim)
     qkv = torch.randn(sum(count for _, count in spans), (shared + 2) * kv_heads, dim)
     return Step(qkv, rows, arena, 1, **given)
 
@@ -221,7 +222,7 @@ def test_mixed_rows(form: Form, shared: int, blocks: int, dim: int, kv_heads: in
         step.arena[row.blocks[-1], :, :, :, (row.start + len(row.tokens) - 1) % size + 1 :] = torch.nan
         if window and form.attend is not by_torch:  # what no token of the row sees any more may be someone else's
             step.arena[row.blocks[: max(0, row.start - window + 1) // size]] = torch.nan
-    step.arena[unused], step.arena[:, 0] = torch.nan, torch.nan
+    step.arena[unused], step.arena[:, :, 0] = torch.nan, torch.nan
 
     form.check(step)
 
@@ -259,7 +260,7 @@ def test_a_row_is_the_same_beside_others_with_any_number_of_threads_and_in_any_o
 def test_weights_add_up_to_what_they_are_divided_by(form: Form) -> None:
     """Rounded or not: the mean of equal values is that value."""
     step = step_of((211, 50), (20, 1), dim=64)
-    step.arena[:, 1, 1] = 1
+    step.arena[:, :, 1, 1] = 1
 
     found = form.found(step)
 
@@ -270,8 +271,8 @@ def test_weights_add_up_to_what_they_are_divided_by(form: Form) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scores_of_any_size(form: Form, sign: int) -> None:
     """Their differences are far beyond what a weight can be: the largest is found early, or again in each block."""
-    arena, blocks = torch.randn(20, 1, 2, 1, 16, 32), list(range(20))
-    arena[:, 0, 0] = sign * torch.linspace(-3000, 3000, 320).view(20, 1, 16, 1)
+    arena, blocks = torch.randn(20, 1, 1, 2, 16, 32), list(range(20))
+    arena[:, 0, 0, 0] = sign * torch.linspace(-3000, 3000, 320).view(20, 16, 1)
 
     form.check(Step(torch.ones(31, 5, 32), [Row([0] * 30, 280, blocks), Row([0], 309, blocks)], arena), 2e-5)
 
@@ -282,8 +283,8 @@ def test_scores_of_any_size(form: Form, sign: int) -> None:
 def test_what_is_no_number_stays_none_and_in_its_row(form: Form, which: int, number: float) -> None:
     """Keys and values that are broken in the cache, for a prompt, a decoding row, and the first part of a long one; the
     row alongside them does not see them."""
-    arena = torch.randn(9, 1, 2, 2, 16, 32)
-    arena[3, 0, which, :, 5] = number
+    arena = torch.randn(9, 2, 1, 2, 16, 32)
+    arena[3, :, 0, which, 5] = number
     rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
     step = Step(torch.randn(23, 10, 32), [*rows, Row([0], 400, [3, *(7, 8) * 13])], arena)
     step.queries[..., 0].abs_().add_(1)
@@ -299,7 +300,7 @@ def test_what_is_no_number_stays_none_and_in_its_row(form: Form, which: int, num
 @INFINITE
 def test_positions_that_are_infinitely_far_weigh_nothing(form: Form) -> None:
     """Be they all that a block of positions has, the first one or a later one."""
-    arena, blocks = torch.randn(30, 1, 2, 1, 16, 32), list(range(30))
-    arena[:10, 0, 0], arena[18:28, 0, 0] = -torch.inf, -torch.inf
+    arena, blocks = torch.randn(30, 1, 1, 2, 16, 32), list(range(30))
+    arena[:10, :, 0, 0], arena[18:28, :, 0, 0] = -torch.inf, -torch.inf
 
     form.check(Step(torch.rand(21, 5, 32) + 0.1, [Row([0] * 20, 450, blocks), Row([0], 475, blocks)], arena))

@@ -150,7 +150,7 @@ def test_results_in_e4m3_are_those_of_a_pass_over_them(rows, width, dtype, by, g
 def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding, share, e4m3):
     qkv = torch.randn(tokens + padding, (group + 2) * kv_heads * dim).to(dtype)
     norms = [torch.randn(dim).to(dtype) if each else None for each in normed]
-    arena, scales = torch.randn(4, layers, 2, kv_heads, block, dim).to(dtype), None
+    arena, scales = torch.randn(4, kv_heads, layers, 2, block, dim).to(dtype), None
     if e4m3:
         arena, scales = arena.to(torch.float8_e4m3fn), torch.rand(2, kv_heads) + 0.01
     check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles), int(dim // 2 * share), scales)

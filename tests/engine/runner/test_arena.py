@@ -24,7 +24,7 @@ def arena() -> Arena:
 
 
 def test_an_arena_is_one_page_aligned_allocation_of_zeros(arena):
-    assert arena.blocks.shape == (7, 2, 2, 3, 4, 5)
+    assert arena.blocks.shape == (7, 3, 2, 2, 4, 5)
     assert arena.blocks.dtype == torch.float32
     assert arena.nbytes == 7 * BLOCK
     assert arena.address % 4096 == 0
@@ -46,7 +46,7 @@ def test_the_kernel_may_hold_it_in_huge_pages(arena):
 
 def test_without_host_memory_the_device_allocates():
     arena = Arena(LAYOUT, 3, torch.device("meta"))
-    assert arena.blocks.shape == (3, 2, 2, 3, 4, 5)
+    assert arena.blocks.shape == (3, 3, 2, 2, 4, 5)
     assert arena.blocks.device.type == "meta"
     assert arena.nbytes == 3 * BLOCK
 
@@ -83,7 +83,7 @@ def test_layouts_that_differ_are_written_differently():
     """Workers compare the text in `Hello` before they exchange KV."""
     changes = {"layers": 3, "kv_heads": 4, "block_size": 8, "head_dim": 6, "dtype": "bfloat16"}
     others = {str(replace(LAYOUT, **{name: value})) for name, value in changes.items()}
-    assert str(LAYOUT) == "block-major layers=2 kv_heads=3 block=4 dim=5 float32"
+    assert str(LAYOUT) == "head-major layers=2 kv_heads=3 block=4 dim=5 float32"
     assert len(others | {str(LAYOUT)}) == 6
 
 

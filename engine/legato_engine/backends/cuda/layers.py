@@ -13,6 +13,7 @@ from legato_engine.backends.cuda.linear import LinearPart
 from legato_engine.backends.cuda.low_rank import CudaLowRank
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer
+from legato_engine.backends.kv_groups import of_layer
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.gpu.float8 import Float8Rows
@@ -107,7 +108,7 @@ class CudaAttention:
     out: Buffer
 
     def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
-        shape, group, layer = self.shape, self.place.group, step.arena[:, self.place.place]
+        shape, group, layer = self.shape, self.place.group, of_layer(step.arena, self.place.place)
         rotation, decoding, prompts = self.configurations
         query_norm, key_norm = self.norms or (None, None)
         reading, writing = self.kv or (None, None)

@@ -7,7 +7,7 @@ import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
-from legato_engine.backends.kv_groups import groups_of
+from legato_engine.backends.kv_groups import groups_of, of_layer
 from legato_engine.backends.low_rank import LinearShape
 from legato_engine.backends.torch import experts, low_rank
 from legato_engine.backends.torch.experts import TorchExperts
@@ -89,7 +89,8 @@ class TorchAttention:
     sinks: torch.Tensor | None  # [heads]
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
-        shape, tokens, group, layer = self.shape, qkv.shape[0], self.place.group, step.arena[:, self.place.place]
+        shape, tokens, group = self.shape, qkv.shape[0], self.place.group
+        layer = of_layer(step.arena, self.place.place)
         rotated_heads = shape.heads + shape.kv_heads
         parts = qkv.view(tokens, rotated_heads + shape.kv_heads, shape.head_dim)
         plain = parts[:, :rotated_heads]

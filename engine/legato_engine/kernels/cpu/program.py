@@ -248,7 +248,7 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
     reading, writing = factors
     for index in range(len(table)):
         operator, counter = table[index], address(counters[index])
-        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3], adapted), counter + 8
+        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[1], adapted), counter + 8
         if read(counter) < tasks:
             fetch_add(busy, 1)  # before a task is taken: with no task left and nobody busy, all tasks are done
             if operator.kind == ATTEND:
@@ -270,9 +270,9 @@ def run(family, kv, table, positions, slots, work, tables, arena, factors, adapt
     of a block, 2, kv_heads]; `family` is VNNI or AVX2 of `tags`; `adapted` are order, items and inner values as in
     `low_rank.add`, all of length 0 without adapters.
     """
-    kv_heads, parts = arena.shape[3], attention.slots_of(work)
+    kv_heads, parts = arena.shape[1], attention.slots_of(work)
     kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)
-    done = np.zeros((len(tables), arena.shape[1], kv_heads, parts), np.int64)
+    done = np.zeros((len(tables), arena.shape[2], kv_heads, parts), np.int64)
     counters = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
         _run_thread(

@@ -21,13 +21,13 @@ def _rotate_head(head, cos, sin):
 
 @njit(cache=True)
 def rotate_row(heads, queries, cos, sin, block, layer, place, factors):
-    kv_heads = block.shape[2]
+    kv_heads = block.shape[0]
     for head in range(queries + kv_heads):
         _rotate_head(heads[head], cos, sin)
     for which in range(2):
         for head in range(kv_heads):
             source = heads[queries + which * kv_heads + head]
-            target, factor = block[layer, which, head, place], factors[layer, which, head]
+            target, factor = block[head, layer, which, place], factors[layer, which, head]
             for i in range(source.shape[0]):
                 target[i] = stored(source[i] * factor, target)
 

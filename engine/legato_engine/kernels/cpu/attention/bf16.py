@@ -42,7 +42,7 @@ def _memory(dim):
 @njit(cache=True)
 def _find(arena, layer, kv_head, table, first, end, keys):
     """Writes the addresses of 16 keys each, for POSITIONS positions from `first` on; the last repeats after `end`."""
-    size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
+    size, (by_block, by_head, by_layer, _, by_place, _) = arena.shape[4], arena.strides
     base = address(arena) + layer * by_layer + kv_head * by_head
     for half in range((min(end - first, POSITIONS) + 31) // 32 * 2):
         position = min(first + half * 16, (end - 1) // 16 * 16)
@@ -53,7 +53,7 @@ def _find(arena, layer, kv_head, table, first, end, keys):
 def _find_upcoming(counter, work, shared, tables, window, arena, layer, keys):
     """Finds the keys of the next tile in the list, which this thread may take."""
     task = fetch_add(address(counter), 0)
-    if task < len(work) * arena.shape[3]:
+    if task < len(work) * arena.shape[1]:
         tile = work[task % len(work)]
         begin = max(0, tile.start + tile.lane // shared + 1 - window) // 16 * 16 if window else 0
         end = tile.start + (tile.lane + tile.lanes - 1) // shared + 1
@@ -130,7 +130,7 @@ def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, laye
     """Computes some lanes of one row and KV head. of_positions int64: the addresses of 16 keys each, the addresses of
     the next keys, and the positions that each lane sees, from and to.
     """
-    dim, to_values, lanes = qkv.shape[2], arena.strides[2], task.lanes
+    dim, to_values, lanes = qkv.shape[2], arena.strides[3], task.lanes
     queries, results, scores, (weights, pairs, transposed) = memory
     keys, following, begins, ends = of_positions
     groups, table = (lanes + GROUP - 1) // GROUP, tables[task.row]
@@ -156,7 +156,7 @@ def _tile(qkv, task, shared, kv_head, counter, work, tables, window, arena, laye
 @njit(cache=True)
 def _work_off(counter, qkv, work, tables, window, shapes, arena, layer, sinks, out):
     """The loop of one thread: takes tasks until none is left."""
-    kv_heads = arena.shape[3]
+    kv_heads = arena.shape[1]
     shared, (memory, parts) = out.shape[1] // kv_heads, _memory(qkv.shape[2])
     addresses, seen = np.zeros((2, POSITIONS // 16), np.int64), np.zeros((2, LANES), np.int64)
     of_positions = addresses[0], addresses[1], seen[0], seen[1]
@@ -182,5 +182,5 @@ def attention(qkv, work, tables, window, shapes, arena, layer, sinks, threads, o
     are contiguous.
     """
     counter = np.zeros(1, np.int64)
-    for _ in prange(min(threads, len(work) * arena.shape[3])):
+    for _ in prange(min(threads, len(work) * arena.shape[1])):
         _work_off(counter, qkv, work, tables, window, shapes, arena, layer, sinks, out)

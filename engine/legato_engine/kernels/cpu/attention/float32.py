@@ -41,7 +41,7 @@ def _find(arena, layer, kv_head, table, first, end, keys):
     """Writes the addresses of the keys of 4 positions each, for up to POSITIONS of `first … end - 1`."""
     if first >= end:
         return
-    size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
+    size, (by_block, by_head, by_layer, _, by_place, _) = arena.shape[4], arena.strides
     base = address(arena) + layer * by_layer + kv_head * by_head
     block, place = first // size, first % size  # once: divisions would cost as much as products
     key = base + table[block] * by_block + place * by_place
@@ -58,7 +58,7 @@ def _find(arena, layer, kv_head, table, first, end, keys):
 def _take(counter, work, tables, window, arena, layer, keys):
     """Takes the next task: returns its number, and writes the addresses of its first keys."""
     taken = fetch_add(address(counter), 1)
-    if taken < len(work) * arena.shape[3]:
+    if taken < len(work) * arena.shape[1]:
         task = work[taken % len(work)]
         begin = max(task.begin, task.start + 1 - window) // 4 * 4 if window else task.begin
         _find(arena, layer, taken // len(work), tables[task.row], begin, task.end, keys)
@@ -81,7 +81,7 @@ def _tile(kv, qkv, key_factor, task, shared, kv_head, tables, window, arena, lay
     """Computes some lanes of one row and KV head; the results are in the room of `memory`, [lanes, dim]."""
     dim, to_values, start, lane, lanes, end = (
         qkv.shape[2],
-        arena.strides[2],
+        arena.strides[3],
         task.start,
         task.lane,
         task.lanes,
@@ -118,7 +118,7 @@ def _row(kv, qkv, key_factor, task, shared, kv_head, counter, work, tables, wind
     """Computes all heads of one token on a KV head; the results are in `memory`, [lanes, dim]. Returns the number of
     the next task, which is taken here so that its first keys are prefetched during the end of this task.
     """
-    dim, to_values, begin, end = qkv.shape[2], arena.strides[2], task.begin, task.end
+    dim, to_values, begin, end = qkv.shape[2], arena.strides[3], task.begin, task.end
     queries, weighted, _, scores, (best, total, scale), (keys, following, _) = memory
     _scaled_queries(kv, qkv, key_factor, task.token, 0, shared, shared, kv_head * shared, address(queries))
     row_kernels.pack_queries(kv, address(queries), dim, shared)
@@ -192,7 +192,7 @@ def _finish(kv, task, shared, kv_head, value_factor, sinks, best, total, weighte
 @njit(cache=True)
 def work_off(kv, counter, qkv, work, tables, window, arena, layer, factors, sinks, kept, done, out):
     """The loop of one thread: takes tasks until none is left."""
-    dim, kv_heads = qkv.shape[2], arena.shape[3]
+    dim, kv_heads = qkv.shape[2], arena.shape[1]
     shared = out.shape[1] // kv_heads
     for_tiles, for_rows = _memory(LANES, dim), _memory((shared + 3) // 4 * 16, dim)
     _, _, of_tile, _, (tile_best, tile_total, _), _ = for_tiles
@@ -238,7 +238,7 @@ def attention(kv, qkv, work, tables, window, arena, layer, factors, sinks, threa
     factors float32 [layers, 2, kv_heads], which keys and values are multiplied by; sinks float32 [heads], scores that
     only the sum of weights includes, or [0]; out float32 [tokens, heads, dim]. qkv and out are contiguous.
     """
-    kv_heads = arena.shape[3]
+    kv_heads = arena.shape[1]
     slots = slots_of(work)
     kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
     counter = np.zeros(1, np.int64)

@@ -9,7 +9,7 @@ from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.configurations import Configuration
 
 LAYERS = 2
-BLOCK_MAJOR = (0, 1, 2, 3, 4)  # where blocks, layers, keys or values, KV heads, and places lie in memory
+HEAD_MAJOR = (0, 3, 1, 2, 4)  # where blocks, layers, keys or values, KV heads, and places lie in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MadeStep:
 
     def __init__(
         self, shape: Shape, rows: Sequence[tuple[int, int]], decode: Configuration, prefill: Configuration,
-        order: Sequence[int] = BLOCK_MAJOR,
+        order: Sequence[int] = HEAD_MAJOR,
     ) -> None:  # fmt: skip
         block, device, heads = shape.block_size, shape.device, shape.group * shape.kv_heads
         longest = max(-(-sum(row) // block) for row in rows)
