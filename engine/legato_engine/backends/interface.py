@@ -16,7 +16,9 @@ Progress = Callable[[float], None]  # is called with the loaded share of the wei
 class Backend(Layers, Protocol):
     """Makes the layers of one model, and prepares steps for them."""
 
-    nbytes: int  # bytes of the weights loaded so far
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights loaded so far."""
 
     @property
     def further_tokens(self) -> tuple[int, ...]:

@@ -58,9 +58,10 @@ def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Rea
     compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
     if settings.runner == "model" and settings.device == "cpu":
+        from legato_engine.backends.sharded.rank import Rank
         from legato_engine.runner import cores  # torch is loaded by now
 
-        compute.call(cores.bind)
+        compute.call(partial(cores.bind, Rank(0, settings.tensor)))
     runner = model.runner
     limits = scheduler_limits(settings, model.max_length, model.max_running, runner.layout.windows)
     layout = runner.layout
@@ -158,9 +159,10 @@ def open_slices(settings: WorkerSettings, clock: Clock) -> TimeSlices:
     """Opens the time slices of a worker that computes on cores. Raises SettingsError."""
     if settings.time_slices is None or not _takes_slices(settings):
         return OwnCores()
-    cores = len(os.sched_getaffinity(0))
+    cores, ranks = len(os.sched_getaffinity(0)), settings.tensor
+    threads = (settings.threads or max(1, cores // ranks)) * ranks
     try:
-        return SharedCores(Path(settings.time_slices), settings.threads or cores, cores, clock)
+        return SharedCores(Path(settings.time_slices), threads, cores, clock)
     except (OSError, TableFull) as error:
         raise SettingsError(f"--time-slices: {error}") from None
 

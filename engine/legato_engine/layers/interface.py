@@ -12,6 +12,7 @@ import torch
 
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.rotation import Rotation
+from legato_engine.layers.splits import Split
 
 Hidden = Any  # a backend's own array of activations, a row for each token of the step; opaque to models
 Step = Any  # a backend's state of the current step: inputs, KV arena, attention metadata
@@ -90,8 +91,11 @@ class Layers(Protocol):
     def norm(self, name: str, width: int) -> Norm: ...
     def sum(self, width: int) -> Sum: ...
     def output_norm(self, name: str, width: int) -> OutputNorm: ...
-    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Linear:
-        """Fused projections of one input; their outputs are concatenated."""
+    def linear(
+        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False, split: Split | None = None
+    ) -> Linear:
+        """Fused projections of one input; their outputs are concatenated. `split` is for several ranks; None: each rank
+        computes all of it."""
 
     def attention(self, layer: int, shape: AttentionShape) -> Attention: ...
     def silu_mul(self, width: int) -> Activation: ...

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 
 from legato_engine.layers.interface import AttentionShape, Experts, Hidden, Layers, Step
+from legato_engine.layers.splits import ColumnParallel, RowParallel
 from legato_engine.models.config import ModelConfig
 
 
@@ -22,7 +23,8 @@ class SelfAttention:
         parts = {f"{name}.q_proj": wide, f"{name}.k_proj": narrow, f"{name}.v_proj": narrow}
         if model.fused:
             parts = {f"{name}.qkv_proj": wide + 2 * narrow}
-        self._qkv = layers.linear([*parts], hidden, [*parts.values()], model.qkv_bias())
+        split = ColumnParallel((wide, narrow, narrow), unit=dim)
+        self._qkv = layers.linear([*parts], hidden, [*parts.values()], model.qkv_bias(), split)
         shape = AttentionShape(
             config.heads,
             config.kv_heads,
@@ -35,7 +37,7 @@ class SelfAttention:
             sinks=f"{name}.sinks" if model.sinks else None,
         )
         self._attention = layers.attention(index, shape)
-        self._output = layers.linear([f"{name}.o_proj"], wide, [hidden], model.output_bias())
+        self._output = layers.linear([f"{name}.o_proj"], wide, [hidden], model.output_bias(), RowParallel())
 
     def __call__(self, step: Step, x: Hidden) -> Hidden:
         return self._output(step, self._attention(step, self._qkv(step, x)))
@@ -50,9 +52,9 @@ class Mlp:
         parts = {f"{name}.gate_proj": inner, f"{name}.up_proj": inner}
         if model.fused:
             parts = {f"{name}.gate_up_proj": 2 * inner}
-        self._gate_up = layers.linear([*parts], hidden, [*parts.values()], bias)
+        self._gate_up = layers.linear([*parts], hidden, [*parts.values()], bias, ColumnParallel((inner, inner)))
         self._activation = layers.gelu_mul(inner) if model.gelu else layers.silu_mul(inner)
-        self._down = layers.linear([f"{name}.down_proj"], inner, [hidden], bias)
+        self._down = layers.linear([f"{name}.down_proj"], inner, [hidden], bias, RowParallel())
 
     def __call__(self, step: Step, x: Hidden) -> Hidden:
         return self._down(step, self._activation(step, self._gate_up(step, x)))

@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from legato_engine.errors import TooLittleMemory
+from legato_engine.errors import StartFailed, TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.host_slots import HostSlots
 from legato_engine.transfer.node import memory_file
@@ -14,25 +14,36 @@ from legato_engine.transfer.node.memory_file import MemoryFile
 class Arena:
     """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`. `host` has evicted ones.
 
-    With `shared`, other processes may read blocks in host memory; `file` is then what they map.
+    With `shared`, other processes may read blocks in host memory; `file` is then what they map. With `for_ranks`, they
+    may also write to it until `seal`.
     """
 
     def __init__(
-        self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0, *, shared: bool = False
-    ) -> None:
-        """Raises TooLittleMemory if the host's slots cannot be pinned."""
+        self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0, *,
+        shared: bool = False, for_ranks: bool = False,
+    ) -> None:  # fmt: skip
+        """Raises TooLittleMemory if the host's slots cannot be pinned, StartFailed if ranks cannot share memory."""
         self.layout = layout
         self.num_blocks = num_blocks
         nbytes = num_blocks * layout.block_bytes
         self.file: MemoryFile | None = None
         if device.type == "cpu":
-            memory, self.file = memory_file.allocate(nbytes, shared=shared)
+            memory, self.file = memory_file.allocate(nbytes, shared=shared or for_ranks, sealed=not for_ranks)
+            if for_ranks and self.file is None:
+                raise StartFailed("ranks share memory, which this kernel does not support (memfd_create)")
             self._memory = torch.frombuffer(memory, dtype=torch.uint8)
         else:
             self._memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self.blocks = self._memory.view(dtype).view(num_blocks, *layout.block_shape)
         self.host = HostSlots(self.blocks, host_slots)
+
+    def seal(self, *, shared: bool) -> None:
+        """Ends the time in which other processes may map the memory for writing, or with `shared` False at all."""
+        assert self.file is not None
+        self.file.seal()
+        self._kept = self.file
+        self.file = self.file if shared else None
 
     @property
     def on_host(self) -> bool:

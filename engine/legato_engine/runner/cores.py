@@ -10,6 +10,7 @@ import os
 import numba
 import torch
 
+from legato_engine.backends.sharded.rank import ALONE, Rank
 from legato_engine.kernels.cpu.thread_ids import thread_ids
 
 _allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
@@ -21,18 +22,19 @@ def prepare() -> None:
     thread_ids(1)
 
 
-def bind() -> None:
-    """Binds the calling thread and its compute threads to a core each, if there are as many cores as threads.
+def bind(rank: Rank = ALONE) -> None:
+    """Binds the calling thread and its compute threads to a core each, if there are as many cores as threads of all
+    ranks.
 
     Threads that the calling thread starts later inherit its core, unless they call `release`.
     """
     count = numba.get_num_threads()
-    if count != len(_allowed):
+    if count * rank.count != len(_allowed):
         return
     torch.zeros(_MANY).exp_()  # starts torch's own threads first: they must not inherit the core
     ids = thread_ids(count).tolist()
     if len(set(ids)) == count:
-        for core, thread in zip(sorted(_allowed), ids, strict=True):
+        for core, thread in zip(sorted(_allowed)[rank.index * count :], ids, strict=False):
             os.sched_setaffinity(thread, {core})
 
 

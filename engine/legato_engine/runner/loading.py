@@ -1,6 +1,7 @@
 """Makes a runner from a worker's settings: opens the weights, loads them, computes a token."""
 
 import gc
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +159,7 @@ def _options(settings: WorkerSettings, parts: _Parts, fallback: str) -> RunnerOp
         dtype=settings.dtype,
         kv_dtype=settings.kv_cache_dtype,
         device=settings.device,
-        threads=settings.threads,
+        threads=settings.threads or _threads(settings.tensor),
         max_length=parts.max_length,
         memory=_memory(settings),
         chunk_tokens=settings.tokens_per_chunk,
@@ -170,7 +171,14 @@ def _options(settings: WorkerSettings, parts: _Parts, fallback: str) -> RunnerOp
         on_kernel_failure=settings.on_kernel_failure,
         ranges=open_ranges(settings.nvtx),
         shared=settings.shares_memory,
+        tensor=settings.tensor,
+        quantization=settings.quantization,
     )
+
+
+def _threads(ranks: int) -> int | None:
+    """Threads of each of several ranks, which share the cores; None: all cores for one."""
+    return None if ranks == 1 else max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def _longest_bytes(settings: WorkerSettings) -> int | None:

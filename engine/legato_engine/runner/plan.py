@@ -7,6 +7,8 @@ from functools import partial
 from legato_engine import capacity, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.kv_groups import groups_of
+from legato_engine.backends.sharded.rank import Rank
+from legato_engine.errors import NoDevice, UnsupportedModel
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
@@ -15,6 +17,7 @@ from legato_engine.runner import backends, formats, sizing
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_protocol.model_files.degrees import unfit_degree
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class RunnerOptions:
     `host_kv_bytes` of the host's memory are for evicted KV, in addition to `memory`. `longest_bytes` bounds the KV of a
     sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a sequence are the size of the largest
     step. A `draft` model takes a part of memory and KV cache. With `shared`, workers of the same node may read the
-    arena.
+    arena. `tensor` ranks of `threads` each divide the layers;
+    all open the weights with `quantization`.
     """
 
     dtype: str
@@ -90,6 +94,8 @@ class RunnerOptions:
     drafts: int = 0
     shared: bool = False
     draft: DraftPlan | None = None
+    tensor: int = 1
+    quantization: str = "None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,16 @@ class RunnerPlan:
     sizes: ChosenSizes
     gpu: Device | None = None
     drafts: int = 0
+    ranks: int = 1
+
+
+def check_degree(checkpoint: Checkpoint, options: RunnerOptions) -> None:
+    """Raises UnsupportedModel for a degree that does not divide the model, NoDevice for ranks on GPUs."""
+    config, degree = checkpoint.config, options.tensor
+    if degree > 1 and options.device != "cpu":
+        raise NoDevice(f"{degree} ranks need --device cpu: ranks on GPUs are not available yet")
+    if unfit := unfit_degree(degree, config.heads, config.kv_heads, config.inner_sizes):
+        raise UnsupportedModel(f"{checkpoint.path}: {unfit}")
 
 
 def layout_of(config: ModelConfig, block_size: int, kv: str) -> KVLayout:
@@ -149,20 +165,23 @@ def with_draft(
 
 def _formats(checkpoint: Checkpoint, options: RunnerOptions, gpu: Device | None, kv_dtype: str) -> Formats:
     here = options.instructions or processor.detect()
-    chosen = formats.choose(options.dtype, here, gpu, checkpoint.config, options.block_size, options.fallback, kv_dtype)
+    own = Rank(0, options.tensor).config(checkpoint.config)
+    chosen = formats.choose(options.dtype, here, gpu, own, options.block_size, options.fallback, kv_dtype)
     return formats.allowed(chosen, checkpoint, options.on_kernel_failure)
 
 
 def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
-    """Decides without reading a weight. Raises NoDevice, UnusableFormat and TooLittleMemory."""
+    """Decides without reading a weight. Raises NoDevice, UnusableFormat, UnsupportedModel and TooLittleMemory."""
+    check_degree(checkpoint, options)
     config, gpu = checkpoint.config, options.gpu or backends.gpu(options.device)
     chosen = _formats(checkpoint, options, gpu, options.kv_dtype)
     chunk, own = options.chunk_tokens, layout_of(config, options.block_size, chosen.kv)
     alone = partial(sizing.needs, checkpoint, chosen, chunk, adapter_values=options.adapters.values)
-    needs, layout = with_draft(alone, own, options.draft, chunk)
+    others = Needs(0, options.tensor * sizing.PROCESS)  # of which one is counted twice, see `Needs.__add__`
+    needs, layout = with_draft(lambda running: alone(running) + others, own, options.draft, chunk)
     asked = AskedSizes(options.kv_cache_bytes, options.max_length, options.max_batch)
     declared = config.max_length
     if options.longest_bytes is not None:
         declared = sizing.longest_within(declared, own, options.longest_bytes, chunk)
     sizes = sizing.choose(needs, layout, declared, asked, options.memory, chunk)
-    return RunnerPlan(checkpoint, chosen, layout, sizes, gpu, options.drafts)
+    return RunnerPlan(checkpoint, chosen, layout, sizes, gpu, options.drafts, options.tensor)

@@ -25,6 +25,7 @@ from legato_engine.runner import backends, cores, inputs
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.interface import Progress
 from legato_engine.runner.plan import RunnerOptions, RunnerPlan, make_plan
+from legato_engine.runner.ranks import loading as ranks
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
@@ -81,6 +82,8 @@ class Runner:
             memory = (
                 f"{memory}, {arena.host.nbytes >> 20:,} MiB of the host's memory for {arena.host.count} evicted ones"
             )
+        if plan.ranks > 1:
+            memory = f"{memory}, {plan.ranks} ranks"
         if quantized := chosen.quantized(checkpoint):
             memory = f"{quantized}; {memory}"
         self.formats = f"{chosen}; {memory}; {sizes.sequences(plan.layout, checkpoint.config.max_length)}"
@@ -118,13 +121,18 @@ class Runner:
         )  # fmt: skip
         report = progress or (lambda _what, _share: None)
         config = checkpoint.config.serving(sizes.max_length)
+        num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
+        slots = options.host_kv_bytes // layout.block_bytes
         with torch.inference_mode():
-            backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
-            model = registry.model_class(config)(config, backend)
-            num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
-            place = gpu.place if gpu else torch.device("cpu")
-            slots = options.host_kv_bytes // layout.block_bytes
-            arena = Arena(layout, num_blocks, place, slots, shared=options.shared)
+            backend: Backend
+            if options.tensor > 1:
+                arena = Arena(layout, num_blocks, torch.device("cpu"), slots, for_ranks=True)
+                backend, model = ranks.lead(checkpoint, plan, options, room, arena, report)
+            else:
+                backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
+                model = registry.model_class(config)(config, backend)
+                place = gpu.place if gpu else torch.device("cpu")
+                arena = Arena(layout, num_blocks, place, slots, shared=options.shared)
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
         return cls(plan, model, backend, arena, sampler, options.ranges)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.splits import Split
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
 
@@ -52,7 +53,9 @@ class _Noted:
     def norm(self, name: str, width: int) -> Any:
         self.shapes[f"{name}.weight"] = (width,)
 
-    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Any:
+    def linear(
+        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False, split: Split | None = None
+    ) -> Any:
         for name, size in zip(names, outputs, strict=True):
             self._projection(name, size, inputs, bias)
             self.projections[name] = (size, inputs)

@@ -1,6 +1,7 @@
 """Rows with adapters compute what models with these adapters merged into their weights compute, alone and together."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import interpreted_models
@@ -8,12 +9,14 @@ import lora_folders
 import pytest
 import torch
 import window_tables
+from ranks_in_threads import RankThreads
 from tiny_families import FAMILIES
 from tiny_models import LLAMA, RandomCheckpoint, llama, prompt
 
 from legato_engine.adapters.folder import open_adapter
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.runner.plan import RunnerOptions
+from legato_engine.runner.ranks import loading as rank_loading
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 from legato_engine.weights.expected import projections
@@ -69,14 +72,26 @@ def adapters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "length"),
-    [("kernels", 1), ("kernels", 100), ("torch", 100), ("biases", 100), ("qwen 3", 1), ("phi 3", 100), ("FP8", 33)],
+    ("shape", "length", "ranks"),
+    [
+        ("kernels", 1, 1),
+        ("kernels", 100, 1),
+        ("torch", 100, 1),
+        ("biases", 100, 1),
+        ("qwen 3", 1, 1),
+        ("phi 3", 100, 1),
+        ("FP8", 33, 1),
+        ("kernels", 100, 2),
+        ("phi 3", 100, 2),
+        ("olmo 2", 1, 4),
+    ],
 )
 def test_a_row_is_that_of_merged_weights_as_transformers_computes_them(
-    shape, length, draws, adapters, tmp_path, huggingface
+    shape, length, ranks, draws, adapters, tmp_path, huggingface, monkeypatch
 ):
     config = SHAPES[shape]
-    base, options = RandomCheckpoint(config), {}
+    base, options = RandomCheckpoint(config), {"threads": 1, "tensor": ranks} if ranks > 1 else {}
+    monkeypatch.setattr(rank_loading, "OtherRanks", partial(RankThreads, checkpoint=base))
     if shape == "FP8":
         base, options = rounding.rounded(base, "FP8"), {"gpu": Interpreted(2)}
     runner = load(base, **options)

@@ -1,21 +1,25 @@
 """Tiny random models of each shape compute what transformers computes from the same weights."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 import window_tables
+from ranks_in_threads import RankThreads
 from tiny_families import FAMILIES
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, prompt
 
 from legato_engine import processor
 from legato_engine.errors import TooLittleMemory
 from legato_engine.layers import rotary
-from legato_engine.models.config import from_huggingface
+from legato_engine.models.config import ModelConfig, from_huggingface
 from legato_engine.runner import runner as runners
 from legato_engine.runner.plan import RunnerOptions
+from legato_engine.runner.ranks import loading as ranks
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
+from legato_protocol.model_files.degrees import unfit_degree
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -99,6 +103,23 @@ def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingfac
         expected = huggingface(checkpoint, truth)(input_ids=torch.tensor([tokens])).logits[0, -1]
 
     found = last_logits(load(checkpoint), tokens, chunk, draws)
+
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+def fits(config: ModelConfig, degree: int) -> bool:
+    return not unfit_degree(degree, config.heads, config.kv_heads, config.inner_sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "degree"), [(name, degree) for name in SHAPES for degree in (2, 4) if fits(SHAPES[name], degree)]
+)
+def test_ranks_compute_the_same_together(name, degree, draws, monkeypatch):
+    checkpoint, tokens = RandomCheckpoint(SHAPES[name]), prompt(300, 300)
+    monkeypatch.setattr(ranks, "OtherRanks", partial(RankThreads, checkpoint=checkpoint))
+    expected = last_logits(load(checkpoint), tokens, 96, draws, 3)
+
+    found = last_logits(load(checkpoint, threads=1, tensor=degree), tokens, 96, draws, 3)
 
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 

@@ -27,6 +27,7 @@ from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
+from legato_engine.layers.splits import Split
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -242,7 +243,9 @@ class CpuBackend:
     def output_norm(self, name: str, width: int) -> CpuOutputNorm:
         return CpuOutputNorm(self._norm(name), self._eps)
 
-    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CpuLinear:
+    def linear(
+        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False, split: Split | None = None
+    ) -> CpuLinear:
         projection = self._numerics.linear(self._checkpoint, names, bias)
         self.nbytes += projection.nbytes
         layer = LayerProjections(count(self._linears), len(names))

@@ -43,6 +43,7 @@ from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.kv_factors import KVFactors
 from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
+from legato_engine.layers.splits import Split
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -124,7 +125,9 @@ class CudaBackend:
         configuration = self._choose("add_rms_norm", width=width)
         return CudaOutputNorm(self._norm_weight(name), self._config.rms_norm_eps, configuration)
 
-    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
+    def linear(
+        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False, split: Split | None = None
+    ) -> CudaLinear:
         layer = low_rank.next_layer(self._linears, outputs)
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
         update = CudaLowRank(layer, self._choose("shrink"), self._choose("expand"))

@@ -24,6 +24,7 @@ from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import Pair
 from legato_engine.layers.rotary import RotaryTables
+from legato_engine.layers.splits import Split
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -187,7 +188,9 @@ class TorchBackend:
     def output_norm(self, name: str, width: int) -> TorchOutputNorm:
         return TorchOutputNorm(self._norm(name), self._config.rms_norm_eps)
 
-    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> TorchLinear:
+    def linear(
+        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False, split: Split | None = None
+    ) -> TorchLinear:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device)
         self.nbytes += weight.nbytes
         biases = projections.biases(self._checkpoint, names).to(self._device, self._dtype) if bias else None

@@ -57,3 +57,15 @@ def wait_until_zero(address):
             pause()
         else:
             _sleep(_MICROSECONDS)
+
+
+@njit(cache=True)
+def wait_until_at_least(address, number):
+    """Waits for other processes that count the int64 at `address` up, as `wait_until_zero`."""
+    pauses = 0
+    while read(address) < number:
+        if pauses < _PAUSES:
+            pauses += 1
+            pause()
+        else:
+            _sleep(_MICROSECONDS)

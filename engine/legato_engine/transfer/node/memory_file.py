@@ -18,14 +18,20 @@ _SEALS = _FIXED | _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
 
 
 class MemoryFile:
-    """`memory` is `nbytes` of zeros, writable for this process only; `fd` can be passed to readers."""
+    """`memory` is `nbytes` of zeros; once sealed, it is writable only for this process and those that have mapped it,
+    and `fd` can be passed to readers."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, sealed: bool = True) -> None:
         """Raises OSError if the kernel does not support it."""
         self.fd = os.memfd_create("legato-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.ftruncate(self.fd, nbytes)
         self.memory = mmap.mmap(self.fd, nbytes)
+        if sealed:
+            self.seal()
+
+    def seal(self) -> None:
+        """Raises OSError if the kernel does not support it."""
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
 
 
@@ -53,7 +59,7 @@ class MappedFile:
         return self._bytes[start : start + count].tobytes()
 
 
-def allocate(nbytes: int, *, shared: bool) -> tuple[mmap.mmap, MemoryFile | None]:
+def allocate(nbytes: int, *, shared: bool, sealed: bool = True) -> tuple[mmap.mmap, MemoryFile | None]:
     """Allocates zeroed memory, in huge pages if the kernel has them: with `shared`, as a file if it supports that.
 
     Attention reads a few KiB of many pages, and waits for the translation of each page's address.
@@ -61,7 +67,7 @@ def allocate(nbytes: int, *, shared: bool) -> tuple[mmap.mmap, MemoryFile | None
     file = None
     if shared:
         with suppress(OSError):  # then it is private
-            file = MemoryFile(nbytes)
+            file = MemoryFile(nbytes, sealed=sealed)
     memory = file.memory if file else mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)

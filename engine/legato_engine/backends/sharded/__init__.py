@@ -1,0 +1,1 @@
+"""Tensor parallelism: a rank's part of a model, computed by any backend; the parts of all ranks are added."""

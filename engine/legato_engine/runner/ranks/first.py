@@ -1,0 +1,159 @@
+"""The first rank: starts the processes of the others, and sends them each step before it computes its part."""
+
+import os
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from threading import Event, Lock, Thread
+
+import torch
+
+from legato_engine.backends.interface import Forward as ComputeForward
+from legato_engine.backends.sharded.backend import ShardedBackend
+from legato_engine.errors import StartFailed
+from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
+from legato_engine.runner.ranks.messages import (
+    AddAdapter,
+    DropAdapter,
+    Forward,
+    FromRank,
+    Loaded,
+    LoadFailed,
+    LoadPart,
+    LogitsOf,
+    ToRank,
+)  # fmt: skip
+from legato_engine.runner.ranks.parts import RankPart
+
+LOST = 3  # exit status of a core that has lost a rank: it can start again
+_BEAT = 0.5  # seconds between reports while ranks load
+
+
+class OtherRanks:
+    """The processes of all ranks but the first."""
+
+    def __init__(self, loads: Sequence[LoadPart]) -> None:
+        """Starts a process for each of `loads`. It ends with the calling thread."""
+        self._sending = Lock()
+        self._closing = Event()
+        self._connections: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for load in loads:
+            mine, other = Pipe()
+            arguments = [sys.executable, "-m", "legato_engine.runner.ranks", str(other.fileno()), str(os.getpid())]
+            passed = (other.fileno(), load.arena, load.memory)
+            self._processes.append(subprocess.Popen(arguments, pass_fds=passed, stdin=subprocess.DEVNULL))
+            other.close()
+            self._connections.append(mine)
+            mine.send_bytes(pickle.dumps(load))
+        self.close = weakref.finalize(self, _end, self._closing, self._processes, self._connections)
+
+    def wait_loaded(self, beat: Callable[[], None]) -> int:
+        """Returns the bytes of the weights of these ranks once all have loaded. Raises StartFailed."""
+        nbytes = 0
+        for rank, connection in enumerate(self._connections, 1):
+            while not connection.poll(_BEAT):
+                beat()
+            answer = self._receive(rank, connection)
+            if isinstance(answer, LoadFailed):
+                raise StartFailed(f"rank {rank}: {answer.reason}")
+            assert isinstance(answer, Loaded)
+            nbytes += answer.nbytes
+        return nbytes
+
+    def watch(self) -> None:
+        """Ends this process when one of the others has ended: without it, no step can be computed."""
+        for rank, process in enumerate(self._processes, 1):
+            Thread(target=_watch, args=(rank, process, self._closing), name=f"rank {rank}", daemon=True).start()
+
+    def send(self, message: ToRank) -> None:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._sending:
+            for connection in self._connections:
+                connection.send_bytes(data)
+
+    def wait_answers(self) -> None:
+        """Waits for an answer of every rank."""
+        for rank, connection in enumerate(self._connections, 1):
+            self._receive(rank, connection)
+
+    def _receive(self, rank: int, connection: Connection) -> FromRank:
+        try:
+            answer: FromRank = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            status = self._processes[rank - 1].wait()
+            raise StartFailed(f"rank {rank} ended with status {status}") from None
+        return answer
+
+
+def _watch(rank: int, process: "subprocess.Popen[bytes]", closing: Event) -> None:
+    status = process.wait()
+    if not closing.is_set():
+        print(f"rank {rank} ended with status {status}; the core ends, too", file=sys.stderr, flush=True)
+        os._exit(LOST)
+
+
+def _end(closing: Event, processes: Sequence["subprocess.Popen[bytes]"], connections: Sequence[Connection]) -> None:
+    closing.set()
+    for connection in connections:
+        connection.close()
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+class RankedAdapter(LowRankAdapter):
+    """An adapter by its number, and the first rank's part of it."""
+
+    def __init__(self, number: int, own: LowRankAdapter, ranks: int) -> None:
+        self.number = number
+        self.own = own
+        self.nbytes = own.nbytes * ranks
+
+
+class FirstRank(ShardedBackend):
+    """The first rank's part of a model."""
+
+    def __init__(self, part: RankPart, others: OtherRanks) -> None:
+        super().__init__(*part)
+        self._others = others
+        self._ranks = part.rank.count
+        self._numbers = count()
+        self._adding = Lock()
+        self.others_nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.others_nbytes
+
+    def adapter(self, pairs: Mapping[str, Pair]) -> RankedAdapter:
+        with self._adding:
+            number = next(self._numbers)
+            self._others.send(AddAdapter(number, pairs))
+            own = super().adapter(pairs)
+            self._others.wait_answers()
+        adapter = RankedAdapter(number, own, self._ranks)
+        weakref.finalize(adapter, self._others.send, DropAdapter(number)).atexit = False
+        return adapter
+
+    def logits(self, forward: ComputeForward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        numbered = tuple([(_ranked(each.adapter).number, each.tokens) for each in inputs.adapted])
+        self._others.send(Forward(replace(inputs, adapted=()), numbered))
+        own = tuple([AdaptedTokens(_ranked(each.adapter).own, each.tokens) for each in inputs.adapted])
+        return super().logits(forward, replace(inputs, adapted=own), arena)
+
+    def logits_of(self, tokens: Ints) -> torch.Tensor:
+        self._others.send(LogitsOf(tokens))
+        return super().logits_of(tokens)
+
+
+def _ranked(adapter: LowRankAdapter) -> RankedAdapter:
+    assert isinstance(adapter, RankedAdapter)
+    return adapter

@@ -1,0 +1,108 @@
+"""A rank other than the first: computes its part of each step that it receives."""
+
+import mmap
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from threading import Lock, Thread
+from typing import assert_never
+
+import numba
+import torch
+
+from legato_engine import processor
+from legato_engine.backends.sharded.backend import ShardedBackend
+from legato_engine.errors import EngineError, StartFailed
+from legato_engine.layers.inputs import AdaptedTokens
+from legato_engine.layers.low_rank import LowRankAdapter
+from legato_engine.models import registry
+from legato_engine.runner import cores
+from legato_engine.runner.ranks import parts
+from legato_engine.runner.ranks.messages import (
+    AddAdapter,
+    DropAdapter,
+    Forward,
+    FromRank,
+    Loaded,
+    LoadFailed,
+    LoadPart,
+    LogitsOf,
+    ToRank,
+)  # fmt: skip
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.opening import open_weights
+
+Answer = Callable[[FromRank], None]
+
+
+class Follower:
+    """Computes with a part of the weights, and the arena of all ranks."""
+
+    def __init__(self, load: LoadPart, checkpoint: Checkpoint, answer: Answer) -> None:
+        """Raises EngineError."""
+        if load.versions != parts.versions():
+            raise StartFailed(f"it has {parts.versions()}; the first rank has {load.versions}")
+        self._answer = answer
+        self._adapters: dict[int, LowRankAdapter] = {}
+        self._backend = ShardedBackend(
+            *parts.make(checkpoint, load.formats, load.rank, load.room, load.memory, lambda _share: None)
+        )
+        config = checkpoint.config.serving(load.max_length)
+        self._forward = registry.model_class(config)(config, self._backend).logits
+        checkpoint.release()
+        memory = mmap.mmap(load.arena, load.num_blocks * load.layout.block_bytes)
+        arena = torch.frombuffer(memory, dtype=torch.uint8).view(getattr(torch, load.layout.dtype))
+        self._arena = arena.view(load.num_blocks, *load.layout.block_shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self._backend.nbytes
+
+    def handle(self, message: ToRank) -> None:
+        if isinstance(message, Forward):
+            adapted = tuple([AdaptedTokens(self._adapters[number], tokens) for number, tokens in message.adapters])
+            self._backend.logits(self._forward, replace(message.inputs, adapted=adapted), self._arena)
+        elif isinstance(message, LogitsOf):
+            self._backend.logits_of(message.tokens)
+        elif isinstance(message, AddAdapter):
+            Thread(target=self._add, args=(message,)).start()  # steps go on
+        elif isinstance(message, DropAdapter):
+            self._adapters.pop(message.number, None)
+        elif isinstance(message, LoadPart):
+            raise AssertionError("a rank loads once")
+        else:
+            assert_never(message)
+
+    def _add(self, message: AddAdapter) -> None:
+        self._adapters[message.number] = self._backend.adapter(message.pairs)
+        self._answer(message.number)
+
+
+def run(connection: Connection, load: LoadPart) -> int:
+    """Loads, and computes steps until the first rank ends. Returns the exit status."""
+    processor.guard_onednn(processor.detect())
+    if load.threads is not None:
+        torch.set_num_threads(load.threads)
+        numba.set_num_threads(min(load.threads, numba.config.NUMBA_NUM_THREADS))
+    answering = Lock()
+
+    def answer(message: FromRank) -> None:
+        with answering:
+            connection.send_bytes(pickle.dumps(message))
+
+    try:
+        with torch.inference_mode():
+            follower = Follower(load, open_weights(load.path, load.quantization), answer)
+    except EngineError as error:
+        answer(LoadFailed(str(error)))
+        return 2
+    cores.bind(load.rank)
+    answer(Loaded(follower.nbytes))
+    with torch.inference_mode():
+        while True:
+            try:
+                message = pickle.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                return 0
+            follower.handle(message)
