@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny_llama
 from msgspec.structs import replace
-from worker_process import PATIENCE, alive, collect, generate, greet, hand_over, hear, peer_of, start, until
+from worker_process import PATIENCE, alive, children, collect, generate, greet, hand_over, hear, peer_of, start, until
 
 from legato_protocol.wire import stream
 from legato_protocol.wire.load import Load
@@ -27,8 +27,12 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory, model):
-    flags = ("--transport", "TCP", "--dtype", "Float32")
-    made = [start(tmp_path_factory.mktemp(name), "--name", name, *flags, model=str(model)) for name in ("w0", "d0")]
+    """The second one has two ranks, which both have the model's one KV head."""
+    flags, ranks = ("--transport", "TCP", "--dtype", "Float32"), {"w0": (), "d0": ("--tensor", "2")}
+    made = [
+        start(tmp_path_factory.mktemp(name), "--name", name, *flags, *own, model=str(model))
+        for name, own in ranks.items()
+    ]
     for process in made:
         until(lambda process=process: process.ready)
     yield made
@@ -86,6 +90,15 @@ async def test_cached_blocks_are_fetched_by_another_process(workers):
         until(lambda: borrower.state()["totals"]["prompt_tokens"] - before["prompt_tokens"] == 200 - 12 * 16)
     totals = borrower.state()["totals"]
     assert (totals["kv_fetches"], totals["kv_fetched_blocks"], totals["failed_kv_fetches"]) == (1, 12, {})
+
+
+def test_a_core_ends_with_its_ranks_and_starts_again(workers):
+    worker = workers[1]
+    core = worker.core()
+    (rank,) = children(core)
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: worker.ready and worker.core() != core)
+    assert "rank 1 ended with status -9" in worker.log.read_text()
 
 
 async def test_sigterm_lets_it_finish_and_exit_with_0(worker):
