@@ -69,7 +69,9 @@ class Process:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Started by any of its threads."""
+    started = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for of_thread in started for child in of_thread]
 
 
 def alive(pid: int) -> bool:
