@@ -12,24 +12,28 @@ from typing import Any
 import numba
 import torch
 
+from legato_engine.backends.cuda.device import Device
 from legato_engine.runner.ranks.follower import Follower
 from legato_engine.runner.ranks.messages import Loaded, LoadPart
 from legato_engine.weights.checkpoint import Checkpoint
+
+Gpu = Callable[[], Device | None]
 
 
 class RankThreads:
     """Replaces `first.OtherRanks`: all ranks load `checkpoint`."""
 
-    def __init__(self, loads: Sequence[LoadPart], checkpoint: Checkpoint) -> None:
+    def __init__(self, loads: Sequence[LoadPart], checkpoint: Checkpoint, gpu: Gpu = lambda: None) -> None:
         self._sent = [SimpleQueue[bytes]() for _ in loads]
         self._answers = SimpleQueue[Any]()
         for load, sent in zip(loads, self._sent, strict=True):
-            own = replace(load, arena=os.dup(load.arena), memory=os.dup(load.memory))
-            Thread(target=_follow, args=(own, checkpoint, sent, self._answers), daemon=True).start()
+            arena = None if load.arena is None else os.dup(load.arena)
+            own = replace(load, arena=arena, memory=os.dup(load.memory))
+            Thread(target=_follow, args=(own, checkpoint, gpu, sent, self._answers), daemon=True).start()
         weakref.finalize(self, _end, self._sent)
 
-    def wait_loaded(self, beat: Callable[[], None]) -> int:
-        return sum(answer.nbytes for answer in self._take())
+    def wait_loaded(self, beat: Callable[[], None]) -> list[Loaded]:
+        return self._take()
 
     def watch(self) -> None:
         """Threads end with the process."""
@@ -48,18 +52,25 @@ class RankThreads:
         return answers
 
 
-def _follow(load: LoadPart, checkpoint: Checkpoint, sent: "SimpleQueue[bytes]", answers: "SimpleQueue[Any]") -> None:
+def _follow(
+    load: LoadPart,
+    checkpoint: Checkpoint,
+    gpu: Gpu,
+    sent: "SimpleQueue[bytes]",
+    answers: "SimpleQueue[Any]",
+) -> None:
     numba.set_num_threads(load.threads or 1)
     with torch.inference_mode():
         try:
-            follower = Follower(load, checkpoint, answers.put)
+            follower = Follower(load, checkpoint, answers.put, gpu())
         except Exception as error:
             answers.put(error)
             return
         finally:
-            os.close(load.arena)
-            os.close(load.memory)
-        answers.put(Loaded(follower.nbytes))
+            for descriptor in (load.arena, load.memory):
+                if descriptor is not None:
+                    os.close(descriptor)
+        answers.put(follower.loaded)
         while (message := sent.get()) != b"":
             follower.handle(pickle.loads(message))
 

@@ -74,7 +74,7 @@ def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Rea
     carrier = agent = None
     node = NodeChoice()
     if settings.transport != "None":
-        memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
+        memory = ArenaMemory(runner.arena.blocks, runner.num_blocks, len(runner.arena.parts) or 1)
         opener = LinkOpener(settings, runner, model.max_length, progress)
         carrier = opener.open()
         node = NodeOpener(settings, runner, memory, epoch, lambda: opener.sums.sums).open(clock)
@@ -110,6 +110,8 @@ def _disk(settings: WorkerSettings, runner: StepRunner, pool: BlockPool) -> Disk
     """Opens the folder of KV files, and adopts the files of an earlier worker. Raises StartFailed."""
     if settings.disk_kv_path is None or not pool.disk.capacity:
         return None
+    if runner.arena.parts:
+        raise StartFailed("diskKV is only available with one rank, or on CPUs: blocks have parts on several GPUs")
     folder = BlockFolder.open(Path(settings.disk_kv_path), runner.kv_revision, runner.layout.block_bytes)
     contents = folder.contents()
     pool.disk.adopt(contents, folder.refused)

@@ -25,7 +25,7 @@ class KVLayout:
     head_dim: int
     dtype: str  # a key of DTYPE_BYTES
     windows: tuple[int, ...] = ()
-    draft_bytes: int = 0  # bytes of a draft model's KV of a block's tokens, in an arena of its own
+    further_bytes: int = 0  # of a block in further arenas: of a draft model, or of ranks with the same heads
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:
@@ -38,7 +38,7 @@ class KVLayout:
     @property
     def whole_bytes(self) -> int:
         """Bytes of a block in all arenas."""
-        return self.block_bytes + self.draft_bytes
+        return self.block_bytes + self.further_bytes
 
     def blocks_for(self, tokens: int) -> int:
         """Number of blocks of one group that hold `tokens` tokens."""

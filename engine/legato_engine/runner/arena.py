@@ -1,11 +1,13 @@
 """The memory of all KV blocks: one page-aligned allocation."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 
 from legato_engine.errors import StartFailed, TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.kvcache.moves import Move
 from legato_engine.runner.host_slots import HostSlots
 from legato_engine.transfer.node import memory_file
 from legato_engine.transfer.node.memory_file import MemoryFile
@@ -17,6 +19,8 @@ class Arena:
     With `shared`, other processes may read blocks in host memory; `file` is then what they map. With `for_ranks`, they
     may also write to it until `seal`.
     """
+
+    parts: Sequence[Sequence[torch.Tensor]] = ()
 
     def __init__(
         self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int = 0, *,
@@ -63,6 +67,10 @@ class Arena:
             raise IndexError(f"block {index} of an arena of {self.num_blocks}")
         size = self.layout.block_bytes
         return memoryview((ctypes.c_ubyte * size).from_address(self.address + index * size)).cast("B")
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Moves blocks between the arena and the host's slots, in order."""
+        self.host.move(moves)
 
     def copy(self, source: int, target: int) -> None:
         """Makes block `target` equal to block `source`."""

@@ -31,9 +31,12 @@ def gpu(name: str) -> Device | None:
     return Cuda(torch.device(name))
 
 
-def gpu_uuids(name: str) -> tuple[str, ...]:
-    """UUIDs of the GPUs of a device that `gpu` returned; none for the processor."""
-    return () if name == "cpu" else (str(torch.cuda.get_device_properties(torch.device(name)).uuid),)
+def gpu_uuids(name: str, ranks: int) -> tuple[str, ...]:
+    """UUIDs of the GPUs of ranks whose first has a device that `gpu` returned; none for the processor."""
+    if name == "cpu":
+        return ()
+    devices = [torch.device(name), *[torch.device("cuda", index) for index in range(1, ranks)]]
+    return tuple(str(torch.cuda.get_device_properties(device).uuid) for device in devices)
 
 
 def make(checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, report: Progress) -> Backend:

@@ -1,9 +1,9 @@
 """The interface between the core and a runner, which may compute with torch or not at all. No torch in here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import ProfileFailed
@@ -16,6 +16,9 @@ from legato_engine.scheduler.speculation.model_drafter import DraftLimits
 from legato_engine.transfer.device.interface import DeviceEvent
 from legato_engine.transfer.node.memory_file import MemoryFile
 from legato_protocol.model_files.adapter_list import AdapterEntry
+
+if TYPE_CHECKING:
+    import torch
 
 Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
 
@@ -51,6 +54,10 @@ class KVArena(Protocol):
     processes may read it."""
 
     file: MemoryFile | None
+
+    @property
+    def parts(self) -> "Sequence[Sequence[torch.Tensor]]":
+        """The parts of blocks on the GPUs of several ranks, see `RankCopies`; empty: `blocks` are all there is."""
 
     @property
     def host(self) -> KVSlots: ...

@@ -57,7 +57,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress, draft_path: P
         runner.max_length,
         runner.max_running,
         tuple(offered),
-        backends.gpu_uuids(settings.device),
+        backends.gpu_uuids(settings.device, settings.tensor),
         TorchProfiler(runner.ranges, gpu=settings.device != "cpu"),
         open_listed,
         draft=None if drafting is None else drafting.limits,
@@ -194,13 +194,14 @@ def _longest_bytes(settings: WorkerSettings) -> int | None:
 def _memory(settings: WorkerSettings) -> Memory:
     """Memory that this worker may take: its share with Auto, otherwise all free memory.
 
-    On a GPU, it is a share of the total memory, at most the free memory, so that it does not depend on which worker
-    started first. On the host, where other programs always run, it is a share of the free memory, without the part for
-    evicted KV. Raises TooLittleMemory if the host has no room for that.
+    On GPUs, of which all ranks have one like the first rank's, it is a share of the total memory, at most the free
+    memory, so that it does not depend on which worker started first. On the host, where other programs always run, it
+    is a share of the free memory, without the part for evicted KV. Raises TooLittleMemory if the host has no room for
+    that.
     """
     free, share = memory.available(), None if settings.kv_cache_memory is not None else settings.memory_share
     host = sizing.without_host_kv(Memory(free // (share or 1), share is not None), settings.host_kv_memory)
     if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses a missing one
         free, total = torch.cuda.mem_get_info()
-        return Memory(min(free, total // (share or 1)))
+        return Memory(min(free, total // (share or 1)) * settings.tensor)
     return host

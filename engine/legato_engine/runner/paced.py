@@ -74,6 +74,7 @@ class PacedArena:
     """Implements `KVArena`. The KV of a token is its id, so that checksums detect lost tokens."""
 
     on_host = True
+    parts = ()
 
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
         self._size = layout.block_bytes

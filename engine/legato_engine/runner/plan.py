@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
+
 from legato_engine import capacity, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.kv_groups import groups_of
@@ -112,10 +114,10 @@ class RunnerPlan:
 
 
 def check_degree(checkpoint: Checkpoint, options: RunnerOptions) -> None:
-    """Raises UnsupportedModel for a degree that does not divide the model, NoDevice for ranks on GPUs."""
+    """Raises UnsupportedModel for a degree that does not divide the model, NoDevice for more ranks than GPUs."""
     config, degree = checkpoint.config, options.tensor
-    if degree > 1 and options.device != "cpu":
-        raise NoDevice(f"{degree} ranks need --device cpu: ranks on GPUs are not available yet")
+    if degree > 1 and options.gpu is None and options.device != "cpu" and degree > torch.cuda.device_count():
+        raise NoDevice(f"{degree} ranks need {degree} GPUs; torch sees {torch.cuda.device_count()}: use fewer ranks")
     if unfit := unfit_degree(degree, config.heads, config.kv_heads, config.inner_sizes):
         raise UnsupportedModel(f"{checkpoint.path}: {unfit}")
 
@@ -153,13 +155,26 @@ def draft_options(options: RunnerOptions, num_blocks: int, max_length: int, max_
     )
 
 
+def with_ranks(
+    needs: Callable[[int], Needs], layout: KVLayout, ranks: int, gpu: Device | None
+) -> tuple[Callable[[int], Needs], KVLayout]:
+    """The memory for a number of running sequences and the layout of KV, of all ranks together: on GPUs, each has a
+    workspace, and ranks with the same KV heads have copies of a block."""
+    if gpu is None:
+        others = Needs(0, ranks * sizing.PROCESS)  # of which one is counted twice, see `Needs.__add__`
+        return lambda running: needs(running) + others, layout
+    copies = Rank(0, ranks).kv_copies(layout.kv_heads)
+    together = replace(layout, further_bytes=(copies - 1) * layout.block_bytes)
+    return lambda running: replace(needs(running), workspace=ranks * needs(running).workspace), together
+
+
 def with_draft(
     needs: Callable[[int], Needs], layout: KVLayout, draft: DraftPlan | None, chunk_tokens: int
 ) -> tuple[Callable[[int], Needs], KVLayout]:
     """The memory for a number of running sequences and the layout of KV, including a draft model's."""
     if draft is None:
         return needs, layout
-    together = replace(layout, draft_bytes=draft.bytes_per_block)
+    together = replace(layout, further_bytes=layout.further_bytes + draft.bytes_per_block)
     return lambda running: needs(running) + draft.needs(chunk_tokens, running), together
 
 
@@ -177,8 +192,7 @@ def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
     chosen = _formats(checkpoint, options, gpu, options.kv_dtype)
     chunk, own = options.chunk_tokens, layout_of(config, options.block_size, chosen.kv)
     alone = partial(sizing.needs, checkpoint, chosen, chunk, adapter_values=options.adapters.values)
-    others = Needs(0, options.tensor * sizing.PROCESS)  # of which one is counted twice, see `Needs.__add__`
-    needs, layout = with_draft(lambda running: alone(running) + others, own, options.draft, chunk)
+    needs, layout = with_draft(*with_ranks(alone, own, options.tensor, gpu), options.draft, chunk)
     asked = AskedSizes(options.kv_cache_bytes, options.max_length, options.max_batch)
     declared = config.max_length
     if options.longest_bytes is not None:

@@ -26,6 +26,7 @@ from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.interface import Progress
 from legato_engine.runner.plan import RunnerOptions, RunnerPlan, make_plan
 from legato_engine.runner.ranks import loading as ranks
+from legato_engine.runner.ranks.loading import ArenaSizes
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
@@ -126,8 +127,8 @@ class Runner:
         with torch.inference_mode():
             backend: Backend
             if options.tensor > 1:
-                arena = Arena(layout, num_blocks, torch.device("cpu"), slots, for_ranks=True)
-                backend, model = ranks.lead(checkpoint, plan, options, room, arena, report)
+                sizes_of_arena = ArenaSizes(num_blocks, slots)
+                backend, model, arena = ranks.lead(checkpoint, plan, options, room, sizes_of_arena, report)
             else:
                 backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
                 model = registry.model_class(config)(config, backend)
@@ -151,7 +152,7 @@ class Runner:
         With `ahead`, tokens of rows may be samples of the step launched before."""
         with torch.inference_mode(), self.ranges.part(STEP):
             if batch.moves:
-                self.arena.host.move(batch.moves)
+                self.arena.move(batch.moves)
             for source, target in batch.copies:
                 self.arena.copy(source, target)
             draws, lines = _draws(batch.rows)

@@ -2,20 +2,37 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
+from threading import Lock
 
 import pytest
 import torch
 import window_tables
 from interpreted_models import LLAMA, MODELS, load, prompts, random_weights
+from ranks_in_threads import RankThreads
 from recorded_graphs import RecordedGraphs
 from tiny_models import RandomCheckpoint
+from triton.runtime.interpreter import GridExecutor
 
 from legato_engine.backends import projections
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.backends.cuda.sizes import decoding_rows, early, near, padded
 from legato_engine.backends.cuda.workspace import Room, Size
-from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.runner.ranks import loading as ranks
+from legato_engine.scheduler.batch import Batch, Draw, Row
+from legato_engine.weights.quantization import rounding
 from legato_protocol.sampling.parameters import SamplingParams
+
+
+def one_at_a_time(call):
+    """The interpreter is not made for several threads."""
+    lock = Lock()
+
+    def locked(*given, **named):
+        with lock:
+            return call(*given, **named)
+
+    return locked
 
 
 @pytest.fixture
@@ -68,6 +85,30 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     run.decode(range(4))
 
     check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
+
+
+@pytest.mark.parametrize(("name", "degree"), [("llama", 4), ("olmo 2", 2), ("gpt-oss", 2), ("FP8", 2)])
+def test_ranks_compute_the_same_together(name, degree, sequences, monkeypatch):
+    """Replayed, with an arena for each rank, and copies of blocks."""
+    weights = rounding.rounded(RandomCheckpoint(LLAMA), "FP8") if name == "FP8" else random_weights(name)
+    monkeypatch.setattr(ranks, "OtherRanks", partial(RankThreads, checkpoint=weights, gpu=partial(Interpreted, 2)))
+    monkeypatch.setattr(GridExecutor, "__call__", one_at_a_time(GridExecutor.__call__))
+    outputs = []
+    for options in ({}, {"tensor": degree, "threads": 1}):
+        runner = load(weights, **options)
+        runner.capture()
+        run = sequences(runner, prompts(320, (5, 40, 17)), new_tokens=3)
+        run.prefill(0, chunk=256)
+        run.prefill(1, chunk=29)
+        if not runner.layout.windows:
+            (copied,) = run.tables[0]
+            runner.step(Batch((), copies=((copied, runner.num_blocks - 1),)))
+            run.tables[0][:] = [runner.num_blocks - 1]
+        run.mixed_step(decoding=[0, 1], prefilling=2)
+        run.decode(range(3))
+        outputs.append(run.outputs)
+
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("name", ["qwen 2 moe", "FP8, blocks"])

@@ -100,7 +100,7 @@ def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monke
         return SimpleNamespace(runner=None, max_length=LONGEST)
 
     monkeypatch.setattr(assembly, "_loader", lambda *_named: lambda *_given: note("loaded"))
-    monkeypatch.setattr(cores, "bind", lambda: note("bound"))
+    monkeypatch.setattr(cores, "bind", lambda _rank: note("bound"))
     settings = WorkerSettings("unified", "w0", "m", runner=runner, device=device)
     with pytest.raises(AttributeError):  # there is no runner
         assembly.load(Start(settings, "", "e"), lambda what, share: None, time.monotonic)

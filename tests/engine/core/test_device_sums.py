@@ -19,7 +19,7 @@ TORCH = {"on_kernel_failure": "Torch"}
 def made(fallback="", **settings):
     """The sums, and True if those of two blocks are the host's."""
     blocks = torch.randn(BLOCKS, 2, 16, 16).half()
-    runner = SimpleNamespace(num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback=fallback)
+    runner = SimpleNamespace(num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks, parts=()), fallback=fallback)
     found = device_sums.open_sums(WorkerSettings("decode", "d", "m", **settings), runner)
     expected = ArenaMemory(blocks, BLOCKS).sums([7, 2])
     return found, found.sums and ([total & MASK for total in found.sums.parts([7, 2]).sum(1).tolist()] == expected)
@@ -28,7 +28,9 @@ def made(fallback="", **settings):
 def test_sums_of_copies_into_slots_are_those_of_the_host():
     layout = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
     blocks = torch.randn(BLOCKS, *layout.block_shape).half()
-    runner = SimpleNamespace(layout=layout, num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback="")
+    runner = SimpleNamespace(
+        layout=layout, num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks, parts=()), fallback=""
+    )
     settings = WorkerSettings("decode", "d", "m")
     staging = device_staging.open_staging(settings, runner, 100, device_sums.open_sums(settings, runner).sums)
     assert staging.copies.to_slots([7, 2], [0, 1]).sums() == ArenaMemory(blocks, BLOCKS).sums([7, 2])

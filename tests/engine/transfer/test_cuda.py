@@ -11,6 +11,7 @@ from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kernels.reference import block_sums as naive
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.device.cuda import CudaCopies, CudaDirect, CudaSums
+from legato_engine.transfer.device.rank_copies import RankCopies
 
 BLOCKS, SLOTS, WORDS = 6, 4, 100
 KERNEL = partial(triton.sum_blocks, config=Configuration({"TILE": 64}))
@@ -67,6 +68,25 @@ def test_copies_are_exact_and_summed_up(sum_blocks):
     assert back.sums() == (memory.sums([0, 2]) if sum_blocks else [])
     assert copies.nbytes == SLOTS * WORDS * 8
     assert copies.to_slots([], []).sums() == []
+
+
+@by_checksum
+def test_parts_of_ranks_are_copied_and_summed_up_like_whole_blocks(sum_blocks):
+    """Of the second part, two ranks have copies."""
+    arena = make_arena()
+    original, memory = arena.clone(), ArenaMemory(arena, BLOCKS)
+    first, second = arena[:, 0].clone(), arena[:, 1].clone()
+    copy, sums = second.clone(), CudaSums(first, BLOCKS, sum_blocks) if sum_blocks else None
+    copies = RankCopies([[first], [second, copy]], BLOCKS, SLOTS, sums)
+
+    out = copies.to_slots([5, 1], [3, 0])
+    back = copies.to_blocks([3, 0], [0, 2])
+
+    assert out.done()
+    assert back.done()
+    assert out.sums() == back.sums() == (memory.sums([5, 1]) if sum_blocks else [])
+    assert torch.equal(torch.stack((first, second), 1), original[[5, 1, 1, 3, 4, 5]])
+    assert torch.equal(copy, second)
 
 
 def test_neighbours_are_copied_together_and_all_blocks_summed_up_together():

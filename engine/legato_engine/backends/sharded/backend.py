@@ -9,9 +9,9 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Backend, Forward
 from legato_engine.backends.sharded.checkpoint import ShardedCheckpoint
-from legato_engine.backends.sharded.collectives import Collectives, OwnRows, WholeNorm
+from legato_engine.backends.sharded.collectives import Collectives, WholeNorm
 from legato_engine.backends.sharded.cuts import Cut, split_by_name
-from legato_engine.backends.sharded.rank import Rank
+from legato_engine.backends.sharded.rank import Rank, Span
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs, WindowInputs
 from legato_engine.layers.interface import (
@@ -38,10 +38,10 @@ class OwnEmbedding:
 
     rows: Embedding
     collectives: Collectives
-    own: OwnRows
+    own: Span
 
     def __call__(self, step: Step) -> Hidden:
-        return self.collectives.sum_own(step, self.rows(step), self.own)
+        return self.collectives.embed(step, self.rows, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +72,19 @@ class NormedAttention:
 class ShardedBackend:
     """Implements `Backend`. All ranks are called with the same steps, in the same order.
 
-    They share one arena. A rank's KV heads are one contiguous part of each block; ranks with the same head write the
-    same numbers to the same place."""
+    In an arena of all ranks, a rank's KV heads are one contiguous part of each block; ranks with the same head write
+    the same numbers to the same place."""
 
     def __init__(
-        self, backend: Backend, checkpoint: ShardedCheckpoint, rank: Rank, collectives: Collectives, kv_heads: int
+        self, backend: Backend, checkpoint: ShardedCheckpoint, rank: Rank, collectives: Collectives, parts: int = 1
     ) -> None:
-        """`kv_heads` is the number in the model."""
+        """`parts` are the parts of a block in an arena of all ranks; 1: this rank has an arena of its own."""
         self._backend = backend
         self._checkpoint = checkpoint
         self._rank = rank
         self._collectives = collectives
-        self._parts = min(rank.count, kv_heads)  # of a block
-        self._part = rank.index * self._parts // rank.count
-        self._own = OwnRows()
+        self._parts = parts
+        self._part = rank.index * parts // rank.count
         self._vocab = (0, 0)
         self._widths: list[int] = []
 
@@ -119,7 +118,7 @@ class ShardedBackend:
 
     def embedding(self, name: str, rows: int, width: int) -> Embedding:
         first, last = self._vocab = self._rank.rows(rows)
-        return OwnEmbedding(self._backend.embedding(name, last - first, width), self._collectives, self._own)
+        return OwnEmbedding(self._backend.embedding(name, last - first, width), self._collectives, self._vocab)
 
     def norm(self, name: str, width: int) -> Norm:
         return self._backend.norm(name, width)
@@ -194,15 +193,11 @@ class ShardedBackend:
             own: Ints = tables(blocks) * block_size + within
             return own
 
-        first, last = self._vocab
-        self._own.others = (inputs.tokens < first) | (inputs.tokens >= last)
-        return replace(
-            inputs,
-            tokens=np.where(self._own.others, 0, inputs.tokens - first),
-            slots=slots(inputs.slots),
-            tables=tables(inputs.tables),
-            windows=tuple([WindowInputs(slots(each.slots), tables(each.tables)) for each in inputs.windows]),
-        )
+        own = self._collectives.own_tokens(inputs, self._vocab)
+        if self._parts == 1:
+            return own
+        windows = [WindowInputs(slots(each.slots), tables(each.tables)) for each in own.windows]
+        return replace(own, slots=slots(own.slots), tables=tables(own.tables), windows=tuple(windows))
 
     def _own_arena(self, arena: torch.Tensor) -> torch.Tensor:
         """The arena as blocks of one part each."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from legato_engine.kvcache.layout import KVLayout
 from legato_engine.layers.splits import ColumnParallel
 from legato_engine.models.config import ModelConfig
 
@@ -54,6 +55,10 @@ class Rank:
             intermediate_size=self._share(config.intermediate_size),
             experts=experts,
         )
+
+    def layout(self, layout: KVLayout) -> KVLayout:
+        """The layout of this rank's part of blocks."""
+        return replace(layout, kv_heads=self._share(layout.kv_heads))
 
     def kv_copies(self, kv_heads: int) -> int:
         """The number of ranks that compute the same KV head."""

@@ -10,6 +10,7 @@ from legato_engine.transfer.device import driver, gpudirect
 from legato_engine.transfer.device.cuda import CudaDirect, CudaSums, allocator, segments
 from legato_engine.transfer.device.driver import Driver
 from legato_engine.transfer.device.ipc import DeviceIpc
+from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.node import device_selftest
 from legato_engine.transfer.node.device_pulls import DevicePulls
 from legato_engine.transfer.node.handshake import ArenaOffer, ArenaOwner
@@ -21,6 +22,8 @@ def open_device(
     runner: StepRunner, memory: ArenaMemory, owner: ArenaOwner, token: str, sums: CudaSums, clock: Callable[[], float]
 ) -> NodeMemory:
     """Raises LinkError, OSError and ValueError if the GPU, its memory or this container prevents it."""
+    if runner.arena.parts:
+        raise LinkError("blocks have parts on the GPUs of several ranks")
     blocks = runner.arena.blocks
     device: torch.device = blocks.device
     gpu = device.index or 0

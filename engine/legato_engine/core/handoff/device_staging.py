@@ -4,6 +4,8 @@ from legato_engine import memory
 from legato_engine.runner.interface import StepRunner
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.device.cuda import CudaCopies, CudaSums
+from legato_engine.transfer.device.interface import BlockCopies
+from legato_engine.transfer.device.rank_copies import RankCopies
 from legato_engine.transfer.device.staging import Staging, slot_counts
 
 
@@ -12,5 +14,9 @@ def open_staging(settings: WorkerSettings, runner: StepRunner, max_length: int, 
     layout, free = runner.layout, memory.available() // (settings.memory_share or 1)
     longest, many = layout.sizes(0).most(max_length), settings.role != "prefill"
     landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)
-    copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, sums)
+    copies: BlockCopies
+    if runner.arena.parts:
+        copies = RankCopies(runner.arena.parts, runner.num_blocks, landing + ring, sums)
+    else:
+        copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, sums)
     return Staging.over(copies, landing, ring)

@@ -17,10 +17,15 @@ import torch
 from legato_engine.backends.interface import Forward as ComputeForward
 from legato_engine.backends.sharded.backend import ShardedBackend
 from legato_engine.errors import StartFailed
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.kvcache.moves import Move
 from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
+from legato_engine.runner.arena import Arena
 from legato_engine.runner.ranks.messages import (
     AddAdapter,
+    Capture,
+    CopyBlocks,
     DropAdapter,
     Forward,
     FromRank,
@@ -48,16 +53,16 @@ class OtherRanks:
         for load in loads:
             mine, other = Pipe()
             arguments = [sys.executable, "-m", "legato_engine.runner.ranks", str(other.fileno()), str(os.getpid())]
-            passed = (other.fileno(), load.arena, load.memory)
+            passed = [each for each in (other.fileno(), load.arena, load.memory) if each is not None]
             self._processes.append(subprocess.Popen(arguments, pass_fds=passed, stdin=subprocess.DEVNULL))
             other.close()
             self._connections.append(mine)
             mine.send_bytes(pickle.dumps(load))
         self.close = weakref.finalize(self, _end, self._closing, self._processes, self._connections)
 
-    def wait_loaded(self, beat: Callable[[], None]) -> int:
-        """Returns the bytes of the weights of these ranks once all have loaded. Raises StartFailed."""
-        nbytes = 0
+    def wait_loaded(self, beat: Callable[[], None]) -> Sequence[Loaded]:
+        """Returns the answers of these ranks once all have loaded. Raises StartFailed."""
+        answers = []
         for rank, connection in enumerate(self._connections, 1):
             while not connection.poll(_BEAT):
                 beat()
@@ -65,8 +70,8 @@ class OtherRanks:
             if isinstance(answer, LoadFailed):
                 raise StartFailed(f"rank {rank}: {answer.reason}")
             assert isinstance(answer, Loaded)
-            nbytes += answer.nbytes
-        return nbytes
+            answers.append(answer)
+        return answers
 
     def watch(self) -> None:
         """Ends this process when one of the others has ended: without it, no step can be computed."""
@@ -145,13 +150,49 @@ class FirstRank(ShardedBackend):
 
     def logits(self, forward: ComputeForward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         numbered = tuple([(_ranked(each.adapter).number, each.tokens) for each in inputs.adapted])
-        self._others.send(Forward(replace(inputs, adapted=()), numbered))
+        drawn = inputs.drawn
+        sent = replace(inputs, adapted=(), drawn=None)
+        self._others.send(Forward(sent, numbered, 0 if drawn is None else len(drawn)))
+        if drawn is not None:
+            drawn = self._collectives.share(drawn)
         own = tuple([AdaptedTokens(_ranked(each.adapter).own, each.tokens) for each in inputs.adapted])
-        return super().logits(forward, replace(inputs, adapted=own), arena)
+        return super().logits(forward, replace(inputs, adapted=own, drawn=drawn), arena)
+
+    def capture(self, forward: ComputeForward, arena: torch.Tensor) -> None:
+        self._others.send(Capture())
+        super().capture(forward, arena)
+
+    def capture_missing(self, forward: ComputeForward, arena: torch.Tensor) -> None:
+        self._others.send(Capture(missing=True))
+        super().capture_missing(forward, arena)
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
         self._others.send(LogitsOf(tokens))
         return super().logits_of(tokens)
+
+
+class FirstArena(Arena):
+    """The first rank's part of an arena whose parts lie on several GPUs. What it copies, the other ranks copy, too."""
+
+    def __init__(
+        self, layout: KVLayout, num_blocks: int, device: torch.device, host_slots: int, others: OtherRanks
+    ) -> None:
+        super().__init__(layout, num_blocks, device, host_slots)
+        self._others = others
+
+    def connect(self, others: Sequence[torch.Tensor], parts: int) -> None:
+        """`others` are the arenas of the other ranks, which together have `parts` different parts of each block."""
+        arenas = [self.blocks, *others]
+        copies = len(arenas) // parts
+        self.parts = [arenas[first : first + copies] for first in range(0, len(arenas), copies)]
+
+    def copy(self, source: int, target: int) -> None:
+        self._others.send(CopyBlocks(copies=[(source, target)]))
+        super().copy(source, target)
+
+    def move(self, moves: Sequence[Move]) -> None:
+        self._others.send(CopyBlocks(moves))
+        super().move(moves)
 
 
 def _ranked(adapter: LowRankAdapter) -> RankedAdapter:

@@ -12,15 +12,21 @@ import numba
 import torch
 
 from legato_engine import processor
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.sharded import device_handles
 from legato_engine.backends.sharded.backend import ShardedBackend
 from legato_engine.errors import EngineError, StartFailed
 from legato_engine.layers.inputs import AdaptedTokens
 from legato_engine.layers.low_rank import LowRankAdapter
 from legato_engine.models import registry
-from legato_engine.runner import cores
+from legato_engine.runner import backends, cores
+from legato_engine.runner.arena import Arena
 from legato_engine.runner.ranks import parts
 from legato_engine.runner.ranks.messages import (
     AddAdapter,
+    Capture,
+    Connect,
+    CopyBlocks,
     DropAdapter,
     Forward,
     FromRank,
@@ -37,42 +43,70 @@ Answer = Callable[[FromRank], None]
 
 
 class Follower:
-    """Computes with a part of the weights, and the arena of all ranks."""
+    """Computes with a part of the weights, and with the arena of all ranks, or its own on its GPU."""
 
-    def __init__(self, load: LoadPart, checkpoint: Checkpoint, answer: Answer) -> None:
+    def __init__(self, load: LoadPart, checkpoint: Checkpoint, answer: Answer, gpu: Device | None = None) -> None:
         """Raises EngineError."""
         if load.versions != parts.versions():
             raise StartFailed(f"it has {parts.versions()}; the first rank has {load.versions}")
         self._answer = answer
         self._adapters: dict[int, LowRankAdapter] = {}
-        self._backend = ShardedBackend(
-            *parts.make(checkpoint, load.formats, load.rank, load.room, load.memory, lambda _share: None)
-        )
+        self._way = parts.open_way(load.rank, load.memory, gpu, load.room, checkpoint.config.hidden_size)
+        part = parts.make(checkpoint, load.formats, load.rank, load.room, self._way, lambda _share: None)
+        self._backend = ShardedBackend(*part)
+        self._collectives = part.collectives
         config = checkpoint.config.serving(load.max_length)
         self._forward = registry.model_class(config)(config, self._backend).logits
         checkpoint.release()
-        memory = mmap.mmap(load.arena, load.num_blocks * load.layout.block_bytes)
-        arena = torch.frombuffer(memory, dtype=torch.uint8).view(getattr(torch, load.layout.dtype))
-        self._arena = arena.view(load.num_blocks, *load.layout.block_shape)
+        self._place = gpu.place if gpu else torch.device("cpu")
+        self._own: Arena | None = None
+        if load.arena is None:
+            layout = load.rank.layout(load.layout)
+            self._own = Arena(layout, load.num_blocks, self._place, load.host_slots)
+            self._arena = self._own.blocks
+        else:
+            memory = mmap.mmap(load.arena, load.num_blocks * load.layout.block_bytes)
+            arena = torch.frombuffer(memory, dtype=torch.uint8).view(getattr(torch, load.layout.dtype))
+            self._arena = arena.view(load.num_blocks, *load.layout.block_shape)
 
     @property
-    def nbytes(self) -> int:
-        return self._backend.nbytes
+    def loaded(self) -> Loaded:
+        if self._way.peers is None:
+            return Loaded(self._backend.nbytes)
+        return Loaded(self._backend.nbytes, self._way.peers.export(), device_handles.export(self._arena))
 
     def handle(self, message: ToRank) -> None:
         if isinstance(message, Forward):
-            adapted = tuple([AdaptedTokens(self._adapters[number], tokens) for number, tokens in message.adapters])
-            self._backend.logits(self._forward, replace(message.inputs, adapted=adapted), self._arena)
+            self._compute(message)
         elif isinstance(message, LogitsOf):
             self._backend.logits_of(message.tokens)
+        elif isinstance(message, Capture):
+            capture = self._backend.capture_missing if message.missing else self._backend.capture
+            capture(self._forward, self._arena)
+        elif isinstance(message, CopyBlocks):
+            assert self._own is not None
+            if message.moves:
+                self._own.host.move(message.moves)
+            for source, target in message.copies:
+                self._own.copy(source, target)
         elif isinstance(message, AddAdapter):
             Thread(target=self._add, args=(message,)).start()  # steps go on
         elif isinstance(message, DropAdapter):
             self._adapters.pop(message.number, None)
+        elif isinstance(message, Connect):
+            assert self._way.peers is not None
+            self._way.peers.connect(message.handles)
         elif isinstance(message, LoadPart):
             raise AssertionError("a rank loads once")
         else:
             assert_never(message)
+
+    def _compute(self, message: Forward) -> None:
+        adapted = tuple([AdaptedTokens(self._adapters[number], tokens) for number, tokens in message.adapters])
+        drawn = None
+        if message.drawn:
+            drawn = self._collectives.share(torch.zeros(message.drawn, dtype=torch.int32, device=self._place))
+        self._backend.logits(self._forward, replace(message.inputs, adapted=adapted, drawn=drawn), self._arena)
 
     def _add(self, message: AddAdapter) -> None:
         self._adapters[message.number] = self._backend.adapter(message.pairs)
@@ -93,12 +127,13 @@ def run(connection: Connection, load: LoadPart) -> int:
 
     try:
         with torch.inference_mode():
-            follower = Follower(load, open_weights(load.path, load.quantization), answer)
+            gpu = backends.gpu(load.device)
+            follower = Follower(load, open_weights(load.path, load.quantization), answer, gpu)
     except EngineError as error:
         answer(LoadFailed(str(error)))
         return 2
     cores.bind(load.rank)
-    answer(Loaded(follower.nbytes))
+    answer(follower.loaded)
     with torch.inference_mode():
         while True:
             try:

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 
 from legato_engine.backends.cuda.workspace import Room
-from legato_engine.backends.sharded import shared_memory
+from legato_engine.backends.sharded import device_handles, shared_memory
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
@@ -12,37 +15,66 @@ from legato_engine.runner.arena import Arena
 from legato_engine.runner.interface import Progress
 from legato_engine.runner.plan import RunnerOptions, RunnerPlan
 from legato_engine.runner.ranks import parts
-from legato_engine.runner.ranks.first import FirstRank, OtherRanks
-from legato_engine.runner.ranks.messages import LoadPart
+from legato_engine.runner.ranks.first import FirstArena, FirstRank, OtherRanks
+from legato_engine.runner.ranks.messages import Connect, LoadPart
 from legato_engine.weights.checkpoint import Checkpoint
 
 
-def lead(
-    checkpoint: Checkpoint, plan: RunnerPlan, options: RunnerOptions, room: Room, arena: Arena, report: Progress
-) -> tuple[FirstRank, Llama]:
-    """Starts the other ranks, which load while this process loads the first rank's part, and seals the arena.
+class ArenaSizes(NamedTuple):
+    """Blocks of an arena, and of the host's memory for evicted ones."""
 
-    Raises EngineError, also of other ranks."""
-    memory, config = shared_memory.make(options.tensor), checkpoint.config.serving(plan.sizes.max_length)
+    num_blocks: int
+    host_slots: int
+
+
+class Ranked(NamedTuple):
+    """The first rank's layers and arena."""
+
+    backend: FirstRank
+    model: Llama
+    arena: Arena
+
+
+def lead(
+    checkpoint: Checkpoint, plan: RunnerPlan, options: RunnerOptions, room: Room, sizes: ArenaSizes, report: Progress
+) -> Ranked:
+    """Starts the other ranks, which load while this process loads the first rank's part.
+
+    On CPUs, all ranks have one arena. Raises EngineError, also of other ranks."""
+    rank, gpu, memory = Rank(0, options.tensor), plan.gpu, shared_memory.make(options.tensor)
+    config = checkpoint.config.serving(plan.sizes.max_length)
+    shared = None
+    if gpu is None:
+        shared = Arena(plan.layout, sizes.num_blocks, torch.device("cpu"), sizes.host_slots, for_ranks=True)
     try:
-        others = OtherRanks(_loads(checkpoint, plan, options, room, arena, memory))
-        part = parts.make(
-            checkpoint, plan.formats, Rank(0, options.tensor), room, memory, lambda share: report("weights", share)
-        )
+        others = OtherRanks(_loads(checkpoint, plan, options, room, sizes, shared, memory))
+        way = parts.open_way(rank, memory, gpu, room, config.hidden_size)
     finally:
         os.close(memory)
+    part = parts.make(checkpoint, plan.formats, rank, room, way, lambda share: report("weights", share))
     backend = FirstRank(part, others)
     model = registry.model_class(config)(config, backend)
-    backend.others_nbytes = others.wait_loaded(lambda: report("weights", 1.0))
-    arena.seal(shared=options.shared)
+    if gpu is not None:
+        first = FirstArena(rank.layout(plan.layout), sizes.num_blocks, gpu.place, sizes.host_slots, others)
+    answers = others.wait_loaded(lambda: report("weights", 1.0))
+    backend.others_nbytes = sum(answer.nbytes for answer in answers)
+    if shared is not None:
+        shared.seal(shared=options.shared)
+    if way.peers is not None:
+        handles = [way.peers.export(), *[answer.peer for answer in answers]]
+        others.send(Connect(handles))
+        way.peers.connect(handles)
+        arenas = [device_handles.opened(answer.arena) for answer in answers]
+        first.connect(arenas, min(rank.count, config.kv_heads))
     others.watch()
-    return backend, model
+    return Ranked(backend, model, shared or first)
 
 
 def _loads(
-    checkpoint: Checkpoint, plan: RunnerPlan, options: RunnerOptions, room: Room, arena: Arena, memory: int
-) -> Sequence[LoadPart]:
-    assert arena.file is not None
+    checkpoint: Checkpoint, plan: RunnerPlan, options: RunnerOptions, room: Room, sizes: ArenaSizes,
+    shared: Arena | None, memory: int,
+) -> Sequence[LoadPart]:  # fmt: skip
+    on_gpus = plan.gpu is not None and plan.gpu.place.type == "cuda"
     return [
         LoadPart(
             path=checkpoint.path,
@@ -53,10 +85,12 @@ def _loads(
             room=room,
             max_length=plan.sizes.max_length,
             layout=plan.layout,
-            num_blocks=arena.num_blocks,
-            arena=arena.file.fd,
+            num_blocks=sizes.num_blocks,
             memory=memory,
             versions=parts.versions(),
+            arena=shared.file.fd if shared and shared.file else None,
+            device=f"cuda:{index}" if on_gpus else "cpu",
+            host_slots=sizes.host_slots,
         )
         for index in range(1, options.tensor)
     ]

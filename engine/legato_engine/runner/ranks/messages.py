@@ -1,12 +1,13 @@
 """Messages between the first rank and the others, pickled."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.kvcache.moves import Move
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.low_rank import Pair
 from legato_engine.runner.formats import Formats
@@ -14,7 +15,8 @@ from legato_engine.runner.formats import Formats
 
 @dataclass(frozen=True, slots=True)
 class LoadPart:
-    """Loads a rank's part of the model at `path`. `arena` and `memory` are descriptors that the process inherits."""
+    """Loads a rank's part of the model at `path`. `memory` is a descriptor that the process inherits, and so is
+    `arena`; None: on its GPU, a rank has an arena of its own, whose evicted blocks take `host_slots`."""
 
     path: Path
     quantization: str
@@ -25,17 +27,43 @@ class LoadPart:
     max_length: int
     layout: KVLayout
     num_blocks: int
-    arena: int
     memory: int
     versions: str
+    arena: int | None = None
+    device: str = "cpu"
+    host_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The memory of all ranks' GPUs, see `PeerMemory`."""
+
+    handles: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Computes a step; `adapters` are the numbers of the adapters of `inputs.adapted`, which has none itself."""
+    """Computes a step. `adapters` are the numbers of the adapters of `inputs.adapted`, which has none itself, and
+    `drawn` is the number of tokens in `inputs.drawn`, which the first rank shares."""
 
     inputs: StepInputs
     adapters: tuple[tuple[int, Ints], ...]
+    drawn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Captures steps as `Backend.capture`, or with `missing` as `capture_missing`."""
+
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBlocks:
+    """Moves and copies blocks of this rank's arena."""
+
+    moves: Sequence[Move] = ()
+    copies: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +88,12 @@ class DropAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The rank computes steps from now on; its weights have `nbytes`."""
+    """The rank computes steps from now on; its weights have `nbytes`. With a GPU, `peer` is its memory for sums, and
+    `arena` its arena, as `device_handles` exports them."""
 
     nbytes: int
+    peer: bytes = b""
+    arena: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +103,5 @@ class LoadFailed:
     reason: str
 
 
-ToRank = LoadPart | Forward | LogitsOf | AddAdapter | DropAdapter
+ToRank = LoadPart | Connect | Forward | LogitsOf | Capture | CopyBlocks | AddAdapter | DropAdapter
 FromRank = Loaded | LoadFailed | int

@@ -4,10 +4,14 @@ import importlib.metadata
 import platform
 from typing import NamedTuple
 
+import torch
+
+from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend, Progress
 from legato_engine.backends.sharded.checkpoint import ShardedCheckpoint
-from legato_engine.backends.sharded.collectives import Collectives, OfCpuSteps, OnHost
+from legato_engine.backends.sharded.collectives import Collectives, OfCpuSteps, OfGpuSteps, OnHost
+from legato_engine.backends.sharded.peer_memory import PeerMemory
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.backends.sharded.shared_memory import SharedMemory
 from legato_engine.runner import backends
@@ -22,20 +26,37 @@ class RankPart(NamedTuple):
     checkpoint: ShardedCheckpoint
     rank: Rank
     collectives: Collectives
-    kv_heads: int
+    parts: int
 
 
-def make(checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, memory: int, report: Progress) -> RankPart:
+class Way(NamedTuple):
+    """How ranks add their results: through memory of the host, or in addition of their GPUs."""
+
+    host: SharedMemory
+    gpu: Device | None = None
+    peers: PeerMemory | None = None
+
+
+def open_way(rank: Rank, memory: int, gpu: Device | None, room: Room, hidden: int) -> Way:
     """`memory` is the descriptor of memory that all ranks share."""
-    part, shared = ShardedCheckpoint(checkpoint, rank), SharedMemory(memory, rank)
-    collectives = OfCpuSteps(shared) if chosen.backend == "cpu" else OnHost(shared)
-    backend = backends.make(part, chosen, None, room, report)
-    return RankPart(backend, part, rank, collectives, checkpoint.config.kv_heads)
+    peers = None
+    if gpu is not None and gpu.place.type == "cuda":
+        peers = PeerMemory(rank, gpu.place, room.tokens * hidden)
+    return Way(SharedMemory(memory, rank), gpu, peers)
+
+
+def make(checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, way: Way, report: Progress) -> RankPart:
+    part = ShardedCheckpoint(checkpoint, rank)
+    backend = backends.make(part, chosen, way.gpu, room, report)
+    if way.gpu is not None:
+        add = OnHost(way.host).add if way.peers is None else way.peers.add
+        return RankPart(backend, part, rank, OfGpuSteps(rank, add), 1)
+    collectives = OfCpuSteps(way.host) if chosen.backend == "cpu" else OnHost(way.host)
+    return RankPart(backend, part, rank, collectives, min(rank.count, checkpoint.config.kv_heads))
 
 
 def versions() -> str:
     """What must be equal in all ranks, because it decides what they compute."""
-    names = ("torch", "numba", "numpy")
-    return ", ".join(
-        (f"Python {platform.python_version()}", *(f"{name} {importlib.metadata.version(name)}" for name in names))
-    )
+    names = ("torch", "numba", "numpy", "triton")
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in names]
+    return ", ".join((f"Python {platform.python_version()}", *packages, f"CUDA {torch.version.cuda}"))

@@ -46,10 +46,11 @@ def weights(words: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
 class ArenaMemory:
     """A worker's KV arena: `num_blocks` contiguous spans of `block_bytes`."""
 
-    def __init__(self, arena: "torch.Tensor | Words", num_blocks: int) -> None:
-        """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. Raises ValueError."""
+    def __init__(self, arena: "torch.Tensor | Words", num_blocks: int, parts: int = 1) -> None:
+        """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. In device memory, it may have
+        one of several `parts` of each block. Raises ValueError."""
         contiguous = arena.flags.c_contiguous if isinstance(arena, np.ndarray) else arena.is_contiguous()
-        size = int(arena.nbytes)
+        size = int(arena.nbytes) * parts
         if not contiguous or size % num_blocks or size // num_blocks % _WORD:
             raise ValueError(f"an arena of {size} bytes does not hold {num_blocks} blocks of whole 64-bit words")
         self._arena = arena  # keeps the memory alive

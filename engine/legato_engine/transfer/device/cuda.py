@@ -15,6 +15,7 @@ from legato_engine.transfer.blocks.runs import runs
 SumBlocks: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _WORD = 8
+_PORTABLE = 1  # cudaHostRegisterPortable: in the contexts of all devices
 
 
 class CudaEvent:
@@ -46,21 +47,22 @@ class CudaCopy:
 class CudaSums:
     """Sums of an arena's blocks, computed on the device; see `checksum`."""
 
-    def __init__(self, arena: torch.Tensor, num_blocks: int, sum_blocks: SumBlocks) -> None:
-        """`arena` is contiguous, with blocks of whole 64-bit words.
+    def __init__(self, arena: torch.Tensor, num_blocks: int, sum_blocks: SumBlocks, first: int = 0) -> None:
+        """`arena` is contiguous, with blocks, or parts of blocks that begin at word `first`, of whole 64-bit words.
 
         Calls `sum_blocks` once, so that a kernel is compiled before a hand-off waits for it, and raises its errors.
         """
         self._words = words_of(arena, num_blocks)
-        self._sum_blocks = sum_blocks
-        self._weights = torch.from_numpy(weights(self._words.shape[1]).view("int64")).to(arena.device)
+        self.sum_blocks = sum_blocks
+        own = weights(first + self._words.shape[1])[first:]
+        self._weights = torch.from_numpy(own.view("int64")).to(arena.device)
         self.parts([0])
 
     def parts(self, blocks: Sequence[int]) -> torch.Tensor:
         """Partial sums of these blocks (at least one), in host memory once the current stream has computed them."""
         on_device = self._words.is_cuda
         ids = torch.tensor(blocks, dtype=torch.int32, pin_memory=on_device)
-        sums = self._sum_blocks(self._words, ids.to(self._words.device, non_blocking=True), self._weights)
+        sums = self.sum_blocks(self._words, ids.to(self._words.device, non_blocking=True), self._weights)
         parts = torch.empty(sums.shape, dtype=torch.int64, pin_memory=on_device)
         return parts.copy_(sums, non_blocking=True)
 
@@ -80,14 +82,8 @@ class CudaCopies:
         self._device = arena.device
         self._blocks = words_of(arena, num_blocks)
         words = self._blocks.shape[1]
-        # Not torch's allocator of pinned memory, which would take up to twice as much.
-        memory = mmap.mmap(-1, slots * words * _WORD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._slots = torch.frombuffer(memory, dtype=torch.int64).view(slots, words)
-        self.nbytes = len(memory)
-        if arena.is_cuda:
-            pin(self._slots, self._device)
-            # Unmapping pinned memory would leave its address pinned to pages that are no longer mapped.
-            weakref.finalize(self, unpin, self._slots, self._device).atexit = False
+        self._slots = slots_of(self, slots, words, self._device)
+        self.nbytes = self._slots.nbytes
         self._out, self._in = stream(self._device), stream(self._device)
         self._sums = sums
 
@@ -150,6 +146,18 @@ def summed(device: torch.device, sums: CudaSums | None, blocks: Sequence[int]) -
     return CudaCopy(CudaEvent(device) if device.type == "cuda" else None, parts)
 
 
+def slots_of(owner: object, slots: int, words: int, device: torch.device) -> torch.Tensor:
+    """Memory of the host, int64 [slots, words], pinned for a GPU as long as `owner` exists. Raises RuntimeError."""
+    # Not torch's allocator of pinned memory, which would take up to twice as much.
+    memory = mmap.mmap(-1, slots * words * _WORD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    made = torch.frombuffer(memory, dtype=torch.int64).view(slots, words)
+    if device.type == "cuda":
+        pin(made, device)
+        # Unmapping pinned memory would leave its address pinned to pages that are no longer mapped.
+        weakref.finalize(owner, unpin, made, device).atexit = False
+    return made
+
+
 def stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -159,10 +167,10 @@ def current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 
 
 def pin(memory: torch.Tensor, device: torch.device) -> None:
-    """Pins the host's memory for copies of the device. Raises RuntimeError if the driver cannot."""
+    """Pins the host's memory for copies of all devices. Raises RuntimeError if the driver cannot."""
     with torch.cuda.device(device):
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)))
+        torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)))
 
 
 def unpin(memory: torch.Tensor, device: torch.device) -> None:

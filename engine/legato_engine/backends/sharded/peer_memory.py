@@ -1,0 +1,47 @@
+"""Memory of the ranks' GPUs for sums, which all ranks reach: over NVLink or PCIe, or on one GPU."""
+
+from collections.abc import Sequence
+
+import torch
+
+from legato_engine.backends.sharded import device_handles
+from legato_engine.backends.sharded.rank import Rank
+from legato_engine.kernels.gpu.configurations import chip_of, choose
+
+_NUMBER = 4  # bytes of the widest type
+_ALIGNED = 256  # bytes
+
+
+class PeerMemory:
+    """Adds tensors of at least `room` numbers in one operation, and longer ones in several."""
+
+    def __init__(self, rank: Rank, place: torch.device, room: int) -> None:
+        self._rank = rank
+        self._config = choose("add_ranks", {}, chip_of(place))
+        tile = self._config.tiles["TILE"]
+        programs = -(-room // tile)
+        self._room = programs * tile
+        self._sums = torch.zeros(programs, dtype=torch.int32, device=place)
+        self._first_slot = -(-programs * 4 // _ALIGNED) * _ALIGNED  # after the counters
+        size = self._first_slot + 2 * self._room * _NUMBER
+        self._memory = torch.zeros(size, dtype=torch.uint8, device=place)
+        self._all: list[torch.Tensor] = []
+        self._slots = self._arrivals = torch.empty(0)
+
+    def export(self) -> bytes:
+        return device_handles.export(self._memory)
+
+    def connect(self, handles: Sequence[bytes]) -> None:
+        """Opens the memory of all ranks, by rank; this rank's own handle is not used. Raises RuntimeError."""
+        own = self._rank.index
+        self._all = [self._memory if i == own else device_handles.opened(each) for i, each in enumerate(handles)]
+        addresses = torch.tensor([each.data_ptr() for each in self._all], dtype=torch.int64)
+        self._arrivals = addresses.to(self._memory.device)
+        self._slots = (addresses + self._first_slot).to(self._memory.device)
+
+    def add(self, x: torch.Tensor) -> None:
+        """Replaces x, contiguous, with its sum over ranks, which all call this alike, after `connect`."""
+        from legato_engine.kernels.gpu.all_reduce import add_ranks  # imports triton, which takes a second
+
+        for piece in torch.split(x.view(-1), self._room):
+            add_ranks(piece, self._slots, self._arrivals, self._sums, self._rank.index, self._config)
