@@ -16,6 +16,7 @@ from kernel_inspection import inspect
 
 from legato_engine.backends.kv_groups import of_layer
 from legato_engine.kernels.gpu import ahead, low_rank
+from legato_engine.kernels.gpu.all_reduce import add_ranks
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.chips import has_float8
@@ -155,6 +156,10 @@ def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
     yield "Q4_K", partial(dequantize, _weight("Q4_K"), 0, empty(HIDDEN, HIDDEN), choose("dequantize_codes", {}, chip))
     words = torch.empty(BLOCKS, WORDS, dtype=torch.int64)
     yield f"blocks of {WORDS} words", partial(sum_blocks, words, ints(ROWS), words[0], choose("sum_blocks", {}, chip))
+    for ranks in (2, 4, 8):
+        of_ranks, counters = words[0, :ranks], ints(ROWS)
+        chosen = choose("add_ranks", {}, chip)
+        yield f"{ranks} ranks", partial(add_ranks, empty(1, HIDDEN), of_ranks, of_ranks, counters, 1, chosen)
 
 
 def attend(chip: str, shape: Shape) -> None:
