@@ -20,14 +20,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from comparison_table import Run, text
+from comparison_table import RAMP, Run, text
 from gpu_hour_parts import MeasuredScaler
 
 from legato_engine.runner import profile
 from legato_operator.api import parsing
 from legato_simulator.baselines import BASELINES, clairvoyant, tuning
 from legato_simulator.baselines.clairvoyant import Clairvoyant
-from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.engine.result import Result
 from legato_simulator.engine.scaler import Scaler
 from legato_simulator.simulator import ServiceSimulator
@@ -35,13 +34,16 @@ from legato_simulator.workload import synthetic, traces
 from legato_simulator.workload.workload import Workload
 
 MANIFEST = Path(__file__).parents[1] / "manifests" / "simulated.yaml"
-PROFILE = "h100x2-llama-3.3-70b-fp8"
+PROFILE, GPUS = "h100x2-llama-3.3-70b-fp8", 2  # of a worker
 TRACES = ("mooncake_conversation.jsonl", "azure_code_2023.csv")
 MADE = ("mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
+# 2, 10 and 1 requests/s of 6,000 shared + 1,200 prompt tokens and answers of 1,000, where pods are ready after 100 s
+RAMP_TRAFFIC, RAMP_START = synthetic.SyntheticTraffic(rate=1.0, prompt=7200, output=1000), 100.0
+RAMP_PHASES = tuple(synthetic.TrafficPhase(1 / 3, rate=rate, prefix=6000 / 7200) for rate in (2.0, 10.0, 1.0))
 SKIP = 300.0  # seconds: all begin with one worker of each pool
-LEGATO, REACTIVE, ELSEWHERE = "legato", "reactive", "request-rate-elsewhere"
+LEGATO, REACTIVE = "legato", "reactive"
 FIRST = (LEGATO, REACTIVE)
-THEN = ("request-rate", ELSEWHERE, "clairvoyant", "llm-d", "concurrency", "fixed", "schedule", "dynamo", "aibrix")
+THEN = ("request-rate", "llm-d", "clairvoyant", "concurrency", "fixed", "schedule", "dynamo", "aibrix")
 REACTIVE_UTILISATION = 0.5
 SCALERS = (*FIRST, *THEN, "fixed-unified")
 
@@ -81,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
     cells = [cell for cell in cells if not args.workload or cell.workload in args.workload]
     for i, cell in enumerate(cells):
         began = time.monotonic()
-        run = _simulated(cell, _workload(cell, named), args.results, tuple(named))
+        run = _simulated(cell, _workload(cell, named))
         cell.path(args.results).write_text(json.dumps(dataclasses.asdict(run)) + "\n")
         print(f"{i + 1} of {len(cells)}: {cell}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
@@ -98,6 +100,9 @@ def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Row]
                     for name in chosen:
                         if name not in recorded or seed == args.seed[0]:
                             yield Row(name, start, seed, scaler)
+        for seed, scaler in itertools.product(args.seed, scalers if chosen is others else ()):
+            if scaler in args.scaler:
+                yield Row(RAMP, RAMP_START, seed, scaler)
 
 
 def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
@@ -105,6 +110,8 @@ def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _workload(cell: Row, recorded: Mapping[str, Workload]) -> Workload:
+    if cell.workload == RAMP:
+        return synthetic.made(RAMP, RAMP_PHASES, RAMP_TRAFFIC, cell.seed)
     if cell.workload in MADE:
         return synthetic.named(cell.workload, cell.seed, synthetic.SyntheticTraffic(), None)
     if cell.workload in recorded:
@@ -112,7 +119,7 @@ def _workload(cell: Row, recorded: Mapping[str, Workload]) -> Workload:
     return synthetic.superposed(recorded[cell.workload.removesuffix(f"-{synthetic.SUPERPOSED}")], cell.seed)
 
 
-def _simulated(cell: Row, workload: Workload, folder: Path, recorded: tuple[str, ...]) -> Run:
+def _simulated(cell: Row, workload: Workload) -> Run:
     service = parsing.parse(MANIFEST.read_text())
     simulator = ServiceSimulator(service.spec, profile.find(PROFILE), cell.start, SKIP)
     if cell.scaler == LEGATO:
@@ -122,10 +129,6 @@ def _simulated(cell: Row, workload: Workload, folder: Path, recorded: tuple[str,
         return dataclasses.replace(run, parts=scaler.hours)
     if cell.scaler == REACTIVE:
         return _run_of(cell, simulator.simulate(workload, _reactive(simulator, workload)))
-    if cell.scaler == ELSEWHERE:
-        before = _tuned_elsewhere(cell, folder, recorded)
-        result = simulator.simulate(workload, RequestRate(before.prefill, before.decode))
-        return _run_of(cell, result, before.prefill, before.decode)
     baseline = BASELINES[cell.scaler]
     if baseline.unified:
         simulator = simulator.unified()
@@ -142,18 +145,6 @@ def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
     return Clairvoyant(REACTIVE_UTILISATION, REACTIVE_UTILISATION, tuple(highest), ahead=0.0)
 
 
-def _tuned_elsewhere(cell: Row, folder: Path, recorded: tuple[str, ...]) -> Run:
-    """Request rates, tuned to the workload before; for the first one, to the last that is no superposed day."""
-    names = [name for name in _names(recorded) if not name.endswith(synthetic.SUPERPOSED)]
-    name = names[names.index(cell.workload) - 1] if cell.workload in names else names[-1]
-    seeds = sorted({cell.seed, *range(1, cell.seed + 1)}, reverse=True)
-    paths = [Row(name, cell.start, seed, "request-rate").path(folder) for seed in seeds]
-    result = next((path for path in paths if path.exists()), None)
-    if result is None:
-        raise SystemExit(f"{cell}: request rates were not tuned to {name}; add --scaler request-rate")
-    return Run(**json.loads(result.read_text()))
-
-
 def _run_of(cell: Row, result: Result, prefill: float = 0.0, decode: float = 0.0, runs: int = 1) -> Run:
     return Run(
         **dataclasses.asdict(cell),
@@ -163,6 +154,7 @@ def _run_of(cell: Row, result: Result, prefill: float = 0.0, decode: float = 0.0
         prefill=prefill,
         decode=decode,
         runs=runs,
+        workers=result.gpu_hours / GPUS / ((result.seconds - SKIP) / 3600),
     )
 
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
-from legato_operator.autoscaler.decision import ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM, PoolDecision
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.decision import PASSING, PoolDecision
+from legato_operator.autoscaler.window import KeptSize, Window
 from legato_simulator.baselines.clairvoyant import SLOT
 from legato_simulator.engine.scaler import Observation
 from legato_simulator.engine.tally import REVERSAL
 
-PASSING = {ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM}  # terms that a queue or a step of the load raises
 PARTS = ("work", "whole", "minimum", "headroom", "surge", "load kept", "surge kept", "draining")
 STARTING = "starting"  # workers that do not serve yet: they are in the other parts, too
 FORESEEN = "foreseen"  # all that would have been necessary with the needs to come known
@@ -68,7 +67,8 @@ class MeasuredScaler:
         work = self._plan[slot][pool == roles.DECODE] if slot < len(self._plan) else 0.0
         lasting = math.ceil(max((term.known for term in made.terms if term.reason not in PASSING), default=0.0) - 1e-6)
         stabilization = self._spec.scaling.scale_down_stabilization
-        window = self._lasting[pool] = self._lasting[pool].add(now, lasting, lasting, stabilization, idle=False)
+        kept = KeptSize(now + stabilization, lasting)
+        window = self._lasting[pool] = self._lasting[pool].add(now, [kept], lasting, idle=False)
         self._needs[pool].append(min(max(made.needed, bounds.min), bounds.max))
         levels = (work, math.ceil(work), bounds.min, lasting, made.needed, window.highest, made.desired)
         return tuple(itertools.accumulate(levels, max))

@@ -157,7 +157,7 @@ class Scaling(ManifestPart):
     """Bounds of the prefill pool, except with Fixed."""
     decode: Bounds = Bounds()
     """Bounds of the decode pool, except with Fixed."""
-    scale_down_stabilization: Duration = 900.0
+    scale_down_stabilization: Duration = 300.0
     """A pool shrinks only to the largest size wanted within this time, with Managed and Advisory."""
     idle_after: Duration = 600.0
     """A pool with min 0 loses its last worker once nothing arrived or ran for this time, with Managed and Advisory."""

@@ -1,8 +1,8 @@
 """Decides each pool's number of workers from the signals and recent decisions. Pure.
 
-A pool grows immediately to the largest term, and shrinks only to the highest desired size within the window. A missing
-signal never lets a pool shrink. The last worker of a pool is removed once nothing has arrived or run for a while, and
-comes back with the first request.
+A pool grows immediately to the largest term, and shrinks only to the highest desired size within the window. Terms of a
+surge count for less time than the others. A missing signal never lets a pool shrink. The last worker of a pool is
+removed once nothing has arrived or run for a while, and comes back with the first request.
 
 `window` remembers the desired sizes. `planning.pools.limits` limits the result by ratio and GPU budget, and
 `planning.pools.pool_plan` chooses the workers that leave.
@@ -20,6 +20,7 @@ from legato_operator.autoscaler.decision import (
     COOLING_DOWN,
     IDLE,
     METRICS_MISSING,
+    PASSING,
     PREFILL_AND_DECODE,
     STABILIZING,
     STEP_TIME,
@@ -29,7 +30,7 @@ from legato_operator.autoscaler.decision import (
     Term,
 )
 from legato_operator.autoscaler.signals import Signals, WorkerSignals
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 from legato_protocol.wire.demand import STALE_AFTER
 
 DECIDE_EVERY = 2.0  # seconds between two decisions about a service
@@ -68,6 +69,10 @@ class _Pool:
     @property
     def bounds(self) -> Bounds:
         return roles.bounds(self.spec, self.name)
+
+    @property
+    def workers(self) -> tuple[WorkerSignals, ...]:
+        return self.signals.of_pool("prefill" if self.name == roles.PREFILL else "decode")
 
 
 def _fresh(worker: WorkerSignals) -> WorkerSignals:
@@ -148,9 +153,19 @@ def _asked(terms: Sequence[Term], current: int) -> int:
 
 
 def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
-    size = _within(pool.bounds, _asked(terms, pool.current))
+    """Returns the window with the size for all terms, and the size for lasting terms, which is kept for longer.
+
+    A surge asks for its workers until they serve. They then stay for a start time, over which `Backlog` spreads its
+    work: workers that were stopped too early are back after as long.
+    """
+    lasting = [term for term in terms if term.reason not in PASSING or term.missing]
     stabilization = pool.spec.scaling.scale_down_stabilization
-    return before.add(pool.now, size, pool.current, stabilization, _is_idle(pool))
+    passing_seconds = min(stabilization, prefill.start_seconds(pool.workers))
+    desired = [
+        KeptSize(pool.now + seconds, _within(pool.bounds, _asked(needed, pool.current)))
+        for needed, seconds in ((terms, passing_seconds), (lasting, stabilization))
+    ]
+    return before.add(pool.now, desired, pool.current, _is_idle(pool))
 
 
 def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: bool) -> PoolDecision:
@@ -174,7 +189,7 @@ def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: b
         unmet=objectives.unmet(pool.signals, pool.name, pool.spec),
     )
     reason = _reason(decision)
-    left = window.since + scaling.scale_down_stabilization - now
+    left = window.until - now
     if reason == COOLING_DOWN:
         left = window.busy + scaling.idle_after - now
     return dataclasses.replace(decision, reason=reason, change=outlook.change(decision, reason, left))

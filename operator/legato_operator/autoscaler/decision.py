@@ -23,6 +23,8 @@ COOLING_DOWN = "CoolingDown"
 METRICS_MISSING = "MetricsMissing"
 WITHIN_BOUNDS = "Bounds"
 
+PASSING = frozenset({ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM})  # reasons that end with a queue or a surge
+
 REASONS = {
     ARRIVALS: "prompt tokens arriving per second",
     QUEUEING: "prompts that would wait too long",

@@ -19,7 +19,7 @@ def stable_for(signals: Signals, windows: Mapping[str, Window], spec: Spec, now:
         return 0.0
     if not all(map(_is_idle, signals.workers)):
         return 0.0
-    shrinks = (window.since + spec.scaling.scale_down_stabilization for window in windows.values())
+    shrinks = (window.until for window in windows.values())
     empties = (window.busy + spec.scaling.idle_after for window in windows.values())
     return min((LONGEST, *(at - now for at in (*shrinks, *empties) if at > now)))
 

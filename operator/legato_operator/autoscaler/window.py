@@ -1,30 +1,39 @@
-"""The highest desired size of the last seconds, to which a pool may shrink.
+"""Desired sizes of the last seconds, below which a pool may not shrink yet.
 
 The last worker instead depends on whether there was any demand, however small.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LONGEST_GAP = 30.0  # seconds without a decision after which the window starts again
 
 
 @dataclass(frozen=True)
-class Window:
-    """Desired sizes with their times, oldest first. Sizes exceeded by a later one are dropped, so they descend."""
+class KeptSize:
+    """A size that a pool keeps."""
 
-    sizes: tuple[tuple[float, int], ...] = ()
+    until: float  # time from which it no longer counts
+    workers: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Desired sizes, largest first. A size is dropped once a larger one is kept for as long."""
+
+    sizes: tuple[KeptSize, ...] = ()
+    decided: float | None = None  # time of the last decision
     busy: float = float("-inf")  # time of the last demand
 
-    def add(self, now: float, size: int, current: int, seconds: float, idle: bool) -> "Window":
-        """Returns the window with the desired size of `now`, without sizes older than `seconds`.
+    def add(self, now: float, desired: Sequence[KeptSize], current: int, idle: bool) -> "Window":
+        """Returns the window with the desired sizes of `now`, at least one, without the sizes that no longer count.
 
-        The first size after a restart or a gap is at least the `current` one, because demand meanwhile is unknown.
+        The first sizes after a restart or a gap are at least the `current` one, because demand meanwhile is unknown.
         """
-        last = self.sizes[-1][0] if self.sizes else None
-        if last is None or now - last > LONGEST_GAP:
-            size, idle = max(size, current), False
-        kept = tuple((at, each) for at, each in self.sizes if each > size and now - at < seconds)
-        return Window((*kept, (now, size)), self.busy if idle else now)
+        if self.decided is None or now - self.decided > LONGEST_GAP:
+            desired, idle = [KeptSize(each.until, max(each.workers, current)) for each in desired], False
+        known = (*(each for each in self.sizes if each.until > now), *desired)
+        return Window(_descending(known), now, self.busy if idle else now)
 
     def lowest(self, now: float, idle_after: float) -> int:
         """Returns the smallest allowed size: the maximum, and zero only after `idle_after` seconds without demand."""
@@ -33,9 +42,18 @@ class Window:
     @property
     def highest(self) -> int:
         """Maximum of the sizes, of which there must be one."""
-        return self.sizes[0][1]
+        return self.sizes[0].workers
 
     @property
-    def since(self) -> float:
-        """Time of the maximum."""
-        return self.sizes[0][0]
+    def until(self) -> float:
+        """Time until which the maximum is kept."""
+        return self.sizes[0].until
+
+
+def _descending(known: Sequence[KeptSize]) -> tuple[KeptSize, ...]:
+    """Returns the sizes that are kept for longer than every larger one."""
+    kept: list[KeptSize] = []
+    for each in sorted(known, key=lambda size: (-size.workers, -size.until)):
+        if not kept or each.until > kept[-1].until:
+            kept.append(each)
+    return tuple(kept)

@@ -6,7 +6,7 @@ from known_signals import decoder, prefiller, prompts, spec
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import COMING_SEQUENCES
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, PrefillCost, Signals, Traffic
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 
 FULL = 14_400 / 464  # sequences of 64 + 400 tokens in 0.9 x 1,000 blocks
 
@@ -20,7 +20,7 @@ def _traffic(requests=64, before=500, seconds=60.0, **given):
 
 def _coming(traffic, *workers, **parts):
     """The term, or None."""
-    windows = {pool: Window(((0.0, 0),)) for pool in ("prefill", "decode")}
+    windows = {pool: Window((KeptSize(0.0, 0),), 0.0) for pool in ("prefill", "decode")}
     known = Signals(workers or (decoder(),), traffic)
     terms = decide(known, windows, spec(**parts), {"prefill": 1, "decode": 1}, 1.0).pools["decode"].terms
     return next((term for term in terms if term.reason == COMING_SEQUENCES), None)

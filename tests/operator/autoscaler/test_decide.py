@@ -9,10 +9,10 @@ from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import ARRIVALS, BACKLOG, KV_BLOCKS, SLOTS, STEP_TIME
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, Signals, Traffic
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 
 ONE = {"prefill": 1, "decode": 1}
-QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # nothing was desired lately
+QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0) for pool in ONE}  # nothing was desired lately
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 UNIFIED = {"scaling": {"prefill": {"max": 0}}}
 
@@ -223,12 +223,30 @@ def test_unified_workers_add_up_time_for_prompts_and_steps_and_not_blocks(traffi
 
 def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
     windows, size = {}, {"prefill": 5, "decode": 1}
-    for now in range(0, 900, 20):
+    for now in range(0, 300, 20):
         made = decide(IDLE, windows, spec(), size, float(now))
         windows = made.windows
         assert made.pools["prefill"].desired == 5
-    last = decide(IDLE, windows, spec(), size, 900.0).pools["prefill"]
-    assert (last.desired, last.reason) == (0, decision.IDLE)
+    last = decide(IDLE, windows, spec(), size, 300.0).pools["prefill"]
+    assert (last.desired, last.reason) == (1, decision.COOLING_DOWN)
+
+
+@pytest.mark.parametrize(("start", "kept"), [(60.0, 60.0), (200.0, 200.0), (400.0, 300.0)])
+def test_the_size_of_a_surge_is_kept_for_a_start_time_and_at_most_for_the_window(start, kept):
+    """Workers for a backlog, where the arrivals need one."""
+    traffic, ready = arriving(120, 2000), {"start_seconds": start}
+    surge, after = (
+        Signals((prefiller(queue_tokens=tokens, **ready), decoder(**ready)), traffic) for tokens in (9_000_000, 0)
+    )
+    first = decide(surge, QUIET, spec(), ONE, 1.0)
+    grown = {pool: made.desired for pool, made in first.pools.items()}
+    assert first.pools["prefill"].reason == decision.BACKLOG
+    windows = first.windows
+    for now in range(21, 1 + int(kept), 20):
+        made = decide(after, windows, spec(), grown, float(now))
+        windows = made.windows
+        assert made.pools["prefill"].desired == grown["prefill"]
+    assert decide(after, windows, spec(), grown, 1.0 + kept).pools["prefill"].desired == 1
 
 
 @pytest.mark.parametrize(
@@ -236,14 +254,14 @@ def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
 )
 def test_a_bound_is_the_reason_only_of_the_size_that_it_sets(before, expected):
     """At rest nothing is needed, and one worker must stay; that three do is due to what was desired lately."""
-    windows = {**QUIET, "decode": Window(((0.0, before),))}
+    windows = {**QUIET, "decode": Window((KeptSize(10.0, before),), 0.0)}
     made = _decide(IDLE, {"prefill": 1, "decode": 4}, windows)["decode"]
     assert (made.desired, made.reason, made.capped_by) == expected
 
 
 def test_a_size_set_by_hand_is_not_undone_by_what_was_desired_before():
     """Five were desired lately, and two are there: whoever set them has seen that."""
-    windows = {**QUIET, "prefill": Window(((0.0, 5),))}
+    windows = {**QUIET, "prefill": Window((KeptSize(10.0, 5),), 0.0)}
     made = _decide(IDLE, {"prefill": 2, "decode": 1}, windows)["prefill"]
     assert (made.desired, made.highest) == (2, 5)
 
@@ -259,14 +277,14 @@ def test_what_a_bound_did_not_allow_does_not_keep_a_pool():
 
 
 def test_remaining_seconds_of_a_larger_wish_are_reported():
-    windows = {**QUIET, "prefill": Window(((1000.0, 5), (1050.0, 0)))}
+    windows = {**QUIET, "prefill": Window((KeptSize(1900.0, 5),), 1050.0)}
     made = _decide(IDLE, {"prefill": 5, "decode": 1}, windows, 1060.0)["prefill"]
     assert made.change.endswith("shrinks in 840 s, if at most 0 are needed until then")
 
 
 def test_a_gap_without_decisions_begins_the_window_anew():
     """An operator that was away does not know what would have been desired."""
-    windows = {"prefill": Window().add(0.0, 1, 1, 900.0, idle=True)}
+    windows = {"prefill": Window().add(0.0, [KeptSize(900.0, 1)], 1, idle=True)}
     assert decide(IDLE, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].desired == 5
 
 

@@ -12,7 +12,7 @@ from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.equation import evaluate
 from legato_operator.autoscaler.prefill import LATE_EQUATION
 from legato_operator.autoscaler.signals import PrefillCost, PromptLengths, Signals
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 
 SPEC = spec()
 EMPTY = spec(scaling={"decode": {"min": 0, "max": 100}})  # either pool may be
@@ -43,7 +43,8 @@ def test_a_pool_shrinks_only_to_the_highest_wish_of_the_whole_window(known, curr
     """And to nothing less than what is needed now."""
     window = Window()
     for number, wish in enumerate(earlier):
-        window = window.add(10.0 * number, wish, 0, SPEC.scaling.scale_down_stabilization, idle=False)
+        at = 10.0 * number
+        window = window.add(at, [KeptSize(at + SPEC.scaling.scale_down_stabilization, wish)], 0, idle=False)
     made = decide(known, dict.fromkeys(POOLS, window), SPEC, current, 10.0 * len(earlier))
     for pool, each in made.pools.items():
         assert each.desired >= min(current[pool], max(earlier)), pool
@@ -61,7 +62,7 @@ def test_after_a_restart_nothing_shrinks(known, current):
 @given(signals(), st.integers(1, 40))
 def test_one_worker_less_never_crosses_the_threshold_for_growing(known, current):
     """With a window that allows everything, what was decided is decided again at the new size."""
-    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    window = dict.fromkeys(POOLS, Window((KeptSize(0.0, 0),), 0.0))
     first = _wishes(known, dict.fromkeys(POOLS, current), window, 1.0)
     again = decide(known, window, SPEC, first, 1.0)
     assert not any(each.changes for each in again.pools.values())
@@ -70,7 +71,7 @@ def test_one_worker_less_never_crosses_the_threshold_for_growing(known, current)
 @many
 @given(signals(), sizes, st.sampled_from(("traffic", "prefill", "decode")))
 def test_what_is_missing_never_lowers_a_wish(known, current, missing):
-    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    window = dict.fromkeys(POOLS, Window((KeptSize(0.0, 0),), 0.0))
     if missing == "traffic":
         silent = dataclasses.replace(known, traffic=None)
         pools = POOLS
@@ -156,7 +157,7 @@ def test_each_term_follows_from_the_numbers_it_tells(known, current):
 @given(traffics(), sizes)
 def test_without_a_worker_prompts_that_arrive_keep_the_pool_as_it_is(traffic, current):
     assume(traffic.arrivals)
-    made = _wishes(Signals((), traffic), current, dict.fromkeys(POOLS, Window(((0.0, 0),))), 1.0)
+    made = _wishes(Signals((), traffic), current, dict.fromkeys(POOLS, Window((KeptSize(0.0, 0),), 0.0)), 1.0)
     assert made["prefill"] >= current["prefill"]
 
 
@@ -174,6 +175,6 @@ def test_prefill_workers_never_stay_without_one_that_decodes(known, current, sil
     """Whatever is known, and when everything was idle for long."""
     for pool, cold in silent.items():
         known = changed(known, pool, sample_age=None) if cold else known
-    windows = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    windows = dict.fromkeys(POOLS, Window((KeptSize(0.0, 0),), 0.0))
     wishes = {pool: each.desired for pool, each in decide(known, windows, EMPTY, current, 1.0).pools.items()}
     assert wishes["decode"] >= min(current["decode"], 1) or not wishes["prefill"]

@@ -6,10 +6,10 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, spec
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import Blocks, PrefillCost, Signals
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 
 ONE = {"prefill": 1, "decode": 1}
-QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # no worker was desired lately
+QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0) for pool in ONE}  # no worker was desired lately
 
 
 def _decide(known, current=ONE, **parts):

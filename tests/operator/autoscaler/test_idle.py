@@ -5,11 +5,11 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spe
 
 from legato_operator.autoscaler import idle
 from legato_operator.autoscaler.signals import OutputLengths, Signals, Traffic
-from legato_operator.autoscaler.window import LONGEST_GAP, Window
+from legato_operator.autoscaler.window import LONGEST_GAP, KeptSize, Window
 
 NOW = 10_000.0
 SPEC = spec(scaling={"scaleDownStabilization": "15m", "idleAfter": "10m"})
-LONG_AGO = {"prefill": Window(((NOW, 1),)), "decode": Window(((NOW, 1),))}
+LONG_AGO = dict.fromkeys(("prefill", "decode"), Window((KeptSize(NOW, 1),), NOW))
 
 
 def _stable_for(signals=None, windows=None):
@@ -21,9 +21,9 @@ def _stable_for(signals=None, windows=None):
     ("windows", "seconds"),
     [
         ({}, idle.LONGEST),
-        ({"decode": Window(((NOW - 890, 3), (NOW, 1)))}, 10.0),  # three workers are kept for 15 minutes
-        ({"decode": Window(((NOW, 1),), busy=NOW - 595)}, 5.0),  # the last one for 10
-        ({"decode": Window(((NOW, 0),), busy=NOW - 601)}, idle.LONGEST),
+        ({"decode": Window((KeptSize(NOW + 10, 3), KeptSize(NOW + 900, 1)), NOW)}, 10.0),
+        ({"decode": Window((KeptSize(NOW, 1),), NOW, busy=NOW - 595)}, 5.0),  # the last one for 10
+        ({"decode": Window((KeptSize(NOW, 0),), NOW, busy=NOW - 601)}, idle.LONGEST),
     ],
 )
 def test_decisions_stay_until_a_pool_may_shrink(windows, seconds):

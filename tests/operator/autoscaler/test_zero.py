@@ -8,7 +8,7 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spe
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import DecodeCost, Signals
-from legato_operator.autoscaler.window import Window
+from legato_operator.autoscaler.window import KeptSize, Window
 
 ONE, NONE = {"prefill": 1, "decode": 1}, {"prefill": 0, "decode": 0}
 HELD = {"queued": 3, "queued_tokens": 300, "queued_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
@@ -105,7 +105,7 @@ def test_a_long_answer_does_not_keep_a_prefill_worker():
 
 def test_no_decode_worker_leaves_before_the_last_prefill_worker():
     """The prefill pool had four workers in the last minutes."""
-    windows = {"prefill": Window(((0.0, 4), (2.0, 0))), "decode": Window(((2.0, 0),))}
+    windows = {"prefill": Window((KeptSize(600.0, 4),), 2.0), "decode": Window((KeptSize(2.0, 0),), 2.0)}
     made = decide(IDLE, windows, _spec(), {"prefill": 4, "decode": 1}, 4.0)
     assert _wishes(made) == {"prefill": 4, "decode": 1}
 
