@@ -24,20 +24,24 @@ class PeerMemory:
         self._sums = torch.zeros(programs, dtype=torch.int32, device=place)
         self._first_slot = -(-programs * 4 // _ALIGNED) * _ALIGNED  # after the counters
         size = self._first_slot + 2 * self._room * _NUMBER
-        self._memory = torch.zeros(size, dtype=torch.uint8, device=place)
-        self._all: list[torch.Tensor] = []
+        self.memory = torch.zeros(size, dtype=torch.uint8, device=place)
+        self._all: Sequence[torch.Tensor] = ()
         self._slots = self._arrivals = torch.empty(0)
 
     def export(self) -> bytes:
-        return device_handles.export(self._memory)
+        return device_handles.export(self.memory)
 
-    def connect(self, handles: Sequence[bytes]) -> None:
-        """Opens the memory of all ranks, by rank; this rank's own handle is not used. Raises RuntimeError."""
+    def open(self, handles: Sequence[bytes]) -> None:
+        """Connects to the exported memory of all ranks, by rank. Raises RuntimeError."""
         own = self._rank.index
-        self._all = [self._memory if i == own else device_handles.opened(each) for i, each in enumerate(handles)]
-        addresses = torch.tensor([each.data_ptr() for each in self._all], dtype=torch.int64)
-        self._arrivals = addresses.to(self._memory.device)
-        self._slots = (addresses + self._first_slot).to(self._memory.device)
+        self.connect([self.memory if i == own else device_handles.opened(each) for i, each in enumerate(handles)])
+
+    def connect(self, memories: Sequence[torch.Tensor]) -> None:
+        """Uses the `memory` of all ranks, by rank."""
+        self._all = memories
+        addresses = torch.tensor([each.data_ptr() for each in memories], dtype=torch.int64)
+        self._arrivals = addresses.to(self.memory.device)
+        self._slots = (addresses + self._first_slot).to(self.memory.device)
 
     def add(self, x: torch.Tensor) -> None:
         """Replaces x, contiguous, with its sum over ranks, which all call this alike, after `connect`."""

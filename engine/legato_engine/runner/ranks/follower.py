@@ -95,7 +95,7 @@ class Follower:
             self._adapters.pop(message.number, None)
         elif isinstance(message, Connect):
             assert self._way.peers is not None
-            self._way.peers.connect(message.handles)
+            self._way.peers.open(message.handles)
         elif isinstance(message, LoadPart):
             raise AssertionError("a rank loads once")
         else:

@@ -63,7 +63,7 @@ def lead(
     if way.peers is not None:
         handles = [way.peers.export(), *[answer.peer for answer in answers]]
         others.send(Connect(handles))
-        way.peers.connect(handles)
+        way.peers.open(handles)
         arenas = [device_handles.opened(answer.arena) for answer in answers]
         first.connect(arenas, min(rank.count, config.kv_heads))
     others.watch()
