@@ -39,10 +39,17 @@ def gpu_uuids(name: str, ranks: int) -> tuple[str, ...]:
     return tuple(str(torch.cuda.get_device_properties(device).uuid) for device in devices)
 
 
-def make(checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, report: Progress) -> Backend:
+def scales_of_kv(checkpoint: Checkpoint, chosen: Formats) -> torch.Tensor | None:
+    """As `kv_scales.read`; None if these formats of KV have none."""
+    return kv_scales.read(checkpoint) if chosen.kv == FLOAT8 else None
+
+
+def make(
+    checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, report: Progress,
+    scales: torch.Tensor | None,
+) -> Backend:  # fmt: skip
     """The backend that computes in these formats, with the weights loaded. `room` is the largest step; its blocks hold
-    the longest sequence."""
-    scales = kv_scales.read(checkpoint) if chosen.kv == FLOAT8 else None
+    the longest sequence. `scales` belong to the checkpoint's KV heads."""
     if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
         from legato_engine.kernels.gpu import prepared

@@ -130,7 +130,8 @@ class Runner:
                 sizes_of_arena = ArenaSizes(num_blocks, slots)
                 backend, model, arena = ranks.lead(checkpoint, plan, options, room, sizes_of_arena, report)
             else:
-                backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share))
+                scales = backends.scales_of_kv(checkpoint, chosen)
+                backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share), scales)
                 model = registry.model_class(config)(config, backend)
                 place = gpu.place if gpu else torch.device("cpu")
                 arena = Arena(layout, num_blocks, place, slots, shared=options.shared)

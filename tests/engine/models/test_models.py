@@ -124,6 +124,23 @@ def test_ranks_compute_the_same_together(name, degree, draws, monkeypatch):
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize(("kind", "kv"), [("Q6_K", "auto"), ("Q4_K", "FP8"), ("Q8_0", "auto")])
+def test_ranks_compute_from_codes_and_with_the_scales_of_their_own_heads(kind, kv, draws, monkeypatch):
+    """Four ranks have 64 inputs of an output projection, whose codes have a factor for 256, and two each KV head."""
+    sizes = llama(hidden_size=256, heads=8, intermediate_size=512, vocab_size=333, tie_word_embeddings=True)
+    names = [f"model.layers.{layer}.self_attn.{which}_scale" for layer in range(2) for which in "kv"]
+    scales = {name: torch.tensor([0.02, 0.5]) for name in names}
+    checkpoint = RandomCheckpoint(sizes, lambda tensors: tensors.update(scales), lambda _name: kind)
+    monkeypatch.setattr(ranks, "OtherRanks", partial(RankThreads, checkpoint=checkpoint))
+    given = {"dtype": "auto", "kv_dtype": kv, "threads": 1, "instructions": PROCESSORS["codes"]}
+    alone, together = load(checkpoint, **given), load(checkpoint, tensor=4, **given)
+    expected, found = (last_logits(runner, prompt(300, 60), 40, draws, 3) for runner in (alone, together))
+
+    most = 0.03 if kv == "FP8" else 1e-4  # a sum in another order may round to the next code
+    assert error(found, expected) < most
+    assert error(together.arena.blocks.float(), alone.arena.blocks.float()) < most
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if "," not in name])
 def test_greedy_tokens_of_a_family_are_those_of_transformers(name, oracle_of, sequences):
     """Prompts whole, in chunks, and after blocks that another one left."""

@@ -1,5 +1,6 @@
 """A rank's part of the weights of a model, as a checkpoint of its own."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,7 @@ class ShardedCheckpoint(Checkpoint):
             whole,
             codes=cut.of(whole.codes).contiguous(),
             scale=self._scales(name, whole.scale, columns),
-            zeros=None if whole.zeros is None else cut.of(whole.zeros, whole.group),
+            zeros=None if whole.zeros is None else self._by_group(name, whole.zeros, columns),
             minimum=None if whole.minimum is None else self._scales(name, whole.minimum, columns),
         )
 
@@ -93,15 +94,22 @@ class ShardedCheckpoint(Checkpoint):
         return self._cuts.get(name.removesuffix(".weight").removesuffix(".bias"), _WHOLE)
 
     def _scales(self, name: str, scales: Scales, columns: int) -> Scales:
-        cut = self.cut(name)
+        values, factors = self._by_group(name, scales.values, columns), scales.factors
+        if factors is None:
+            return Scales(values)
+        each = columns // factors.shape[1]
+        # A cut within a factor's inputs repeats it: of two groups of 128 inputs, each has a factor of its own.
+        common = math.gcd(each, *(self.cut(name).inputs or ()))
+        return Scales(values, self._by_group(name, factors.repeat_interleave(each // common, 1), columns))
 
-        def part(values: torch.Tensor) -> torch.Tensor:
-            each = -(-columns // values.shape[1])
-            if cut.inputs is not None and values.shape[1] > 1:
-                self._check(name, each)
-            return cut.of(values, each) if values.shape[1] > 1 else replace(cut, inputs=None).of(values)
-
-        return Scales(part(scales.values), None if scales.factors is None else part(scales.factors))
+    def _by_group(self, name: str, values: torch.Tensor, columns: int) -> torch.Tensor:
+        """This rank's part of numbers of groups of inputs, of `columns` in all: [out, groups]."""
+        cut, each = self.cut(name), -(-columns // values.shape[1])
+        if values.shape[1] == 1:
+            return replace(cut, inputs=None).of(values)
+        if cut.inputs is not None:
+            self._check(name, each)
+        return cut.of(values, each)
 
     def _check(self, name: str, group: int) -> None:
         """Raises UnsupportedFormat if groups of inputs are not divided evenly."""

@@ -46,13 +46,15 @@ def open_way(rank: Rank, memory: int, gpu: Device | None, room: Room, hidden: in
 
 
 def make(checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, way: Way, report: Progress) -> RankPart:
-    part = ShardedCheckpoint(checkpoint, rank)
-    backend = backends.make(part, chosen, way.gpu, room, report)
+    part, kv_heads = ShardedCheckpoint(checkpoint, rank), checkpoint.config.kv_heads
+    if (scales := backends.scales_of_kv(checkpoint, chosen)) is not None:
+        scales = scales[..., slice(*rank.span(kv_heads))]
+    backend = backends.make(part, chosen, way.gpu, room, report, scales)
     if way.gpu is not None:
         add = OnHost(way.host).add if way.peers is None else way.peers.add
         return RankPart(backend, part, rank, OfGpuSteps(rank, add), 1)
     collectives = OfCpuSteps(way.host) if chosen.backend == "cpu" else OnHost(way.host)
-    return RankPart(backend, part, rank, collectives, min(rank.count, checkpoint.config.kv_heads))
+    return RankPart(backend, part, rank, collectives, min(rank.count, kv_heads))
 
 
 def versions() -> str:
