@@ -1,10 +1,13 @@
 """A rank of a worker, and its part of the sizes of a model."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from legato_engine.kvcache.layout import KVLayout
 from legato_engine.layers.splits import ColumnParallel
 from legato_engine.models.config import ModelConfig
+
+if TYPE_CHECKING:  # the tests for GPUs import this without the protocol
+    from legato_engine.kvcache.layout import KVLayout
 
 Span = tuple[int, int]  # the first number, and the one after the last
 
@@ -56,7 +59,7 @@ class Rank:
             experts=experts,
         )
 
-    def layout(self, layout: KVLayout) -> KVLayout:
+    def layout(self, layout: "KVLayout") -> "KVLayout":
         """The layout of this rank's part of blocks."""
         return replace(layout, kv_heads=self._share(layout.kv_heads))
 
