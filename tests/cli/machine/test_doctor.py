@@ -1,6 +1,9 @@
 """`legato doctor` reports what this machine offers, measured, and never fails over what is missing."""
 
+import re
+
 import checklist_page
+import model_outlines
 import pytest
 import quantized_folders
 import torch
@@ -15,7 +18,7 @@ from legato_cli.models import hub_outline, model
 from legato_cli.models.hub_content import HubUnreachable
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice
-from legato_engine.runner import backends
+from legato_engine.runner import backends, sizing
 from legato_engine.transfer.ucx import transports
 from legato_operator.api import parsing
 
@@ -79,6 +82,7 @@ def judged(tmp_path, monkeypatch, legato):
         ),
         ("700Mi", 4096, 1, "700 MiB are available"),
         ("4Gi", 9000, 1, "model.maxLength is 9000; the model allows 8192"),
+        ("4Gi", 4096, 0, "degrees        parallelism.tensor: 1\n"),
     ],
 )
 def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, said, judged):
@@ -86,6 +90,46 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ended == code
     assert said in out
     assert ("fits: weights" in out.split("  decode  ")[-1]) == (code == 0)
+
+
+def test_a_degree_that_does_not_divide_the_model_is_refused(judged):
+    code, out = judged(manifest(prefill={"parallelism": {"tensor": 4}}))
+    unfit = "9 attention heads, 3 KV heads cannot be divided among 4 ranks; degrees that fit: 1"
+    assert (code, f"  prefill        prefill.parallelism.tensor: {unfit}" in out) == (1, True)
+
+
+def test_ranks_on_cpus_are_processes_with_memory_of_their_own(tmp_path):
+    path = model_outlines.write(tmp_path / "qwen", "qwen3-8b")
+    decode = {"resources": {"requests": {"memory": "32Gi"}}}
+    lines = [
+        next(fit.lines(parsing.read_mapping(manifest(decode=decode | {"parallelism": {"tensor": n}})).spec, path, None))
+        for n in (1, 4)
+    ]
+    workspaces = [int(re.search("about ([0-9,]+) MiB", line)[1].replace(",", "")) for line in lines]
+    assert workspaces[1] - workspaces[0] == 3 * sizing.PROCESS >> 20
+
+
+@pytest.mark.parametrize(
+    ("name", "free", "count", "degree", "said"),
+    [
+        ("llama-3.1-8b", 12, 1, 1, "or a smaller model; it fits with decode.parallelism.tensor: 2"),
+        ("llama-3.1-8b", 4.8, 1, 1, "or a smaller model; it fits with decode.parallelism.tensor: 4"),
+        ("llama-3.1-8b", 20, 2, 2, "fits: weights 2,837 MiB"),
+        ("llama-3.1-8b", 20, 2, 2, "of 20,480 MiB free on 2 GPUs for each of 2 workers"),
+        ("llama-3.1-8b", 20, 4, 2, "of 40,960 MiB free on 2 GPUs"),
+        ("qwen2.5-7b", 80, 8, 8, "28 attention heads cannot be divided among 8 ranks; degrees that fit: 1, 2, 4"),
+    ],
+)
+def test_ranks_divide_a_model_among_gpus(name, free, count, degree, said, tmp_path):
+    pool = {"resources": {"limits": {"nvidia.com/gpu": degree}}, "parallelism": {"tensor": degree}}
+    engine = {"kvCacheMemory": "Auto", "dtype": "Float16"}
+    spec = parsing.read_mapping(manifest(engine=engine, prefill=pool, decode=pool)).spec
+    there = fit.Gpus(Interpreted(), int(free * GIB), count)
+    try:
+        line = next(fit.lines(spec, model_outlines.write(tmp_path / name, name), there))
+    except fit.DoesNotFit as error:
+        line = str(error)
+    assert said in line
 
 
 @pytest.mark.parametrize(
@@ -126,6 +170,8 @@ def test_a_model_that_is_quantized_already_cannot_be_rounded(judged):
         ({"scaling": {"prefill": {"max": 0}}}, 2, False, 0),
         ({role: {"resources": {"requests": {"cpu": 1}}} for role in ("prefill", "decode")}, 2, False, 0),
         ({"prefill": {"resources": {"requests": {"cpu": 8}}}}, 4, False, 8),
+        ({"decode": {"parallelism": {"tensor": 2}}, "scaling": {"prefill": {"max": 0}}}, 4, False, 0),
+        ({"decode": {"parallelism": {"tensor": 2}}, "scaling": {"prefill": {"max": 0}}}, 1, False, 2),
         ({"decode": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, 4, True, 0),
     ],
 )
@@ -297,6 +343,7 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, legato):
 def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said, tmp_path, monkeypatch, judged):
     monkeypatch.setattr(fit, "lines", lambda *_given: iter(()))
     monkeypatch.setattr(fit, "formats_of", lambda spec, path, gpus: "any")
+    monkeypatch.setattr(fit, "degrees_of", lambda spec, path: "any")
     (tmp_path / "generation_config.json").write_text(given)
     ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))
     assert (ended, said in out.partition("Sampling")[2]) == (code, True)
