@@ -50,7 +50,8 @@ def _condition(condition: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{name}: {pool['ready']} of {pool['replicas']} ready, {pool['desired']} desired"
+    each = f", {ranks} ranks each" if (ranks := pool.get("ranks", 1)) > 1 else ""
+    yield f"{name}: {pool['ready']} of {pool['replicas']} ready, {pool['desired']} desired{each}"
     if "cappedBy" in pool:
         yield f"  more or fewer were asked for; {pool['cappedBy']} does not allow them"
     if "failure" in pool:

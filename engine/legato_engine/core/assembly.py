@@ -250,4 +250,5 @@ def _hello(
         params=LATER_PARAMS if settings.runner == "model" else (),  # the paced runner ignores sampling parameters
         adapters=dict(adapters.offered),
         handoff_tls=agent is not None and settings.internal_tls_folder is not None,
+        ranks=settings.tensor,
     )

@@ -131,6 +131,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         "block_size": hello.block_size,
         "num_blocks": hello.num_blocks,
         "max_length": hello.max_length,
+        "ranks": hello.ranks,
         "stored_hashes": len(core.stored[ARENA]),
         "handoffs": [_as_dict(report) for report in core.handoffs],
     }

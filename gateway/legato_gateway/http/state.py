@@ -15,7 +15,10 @@ from legato_gateway.request import RouteRecord
 from legato_gateway.workers.fleet import Worker
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
-_OF_HELLO = ("role", "epoch", "kv_revision", "pod_revision", "weights", "layout", "transport", "block_size", "windows")
+_OF_HELLO = (
+    *("role", "epoch", "kv_revision", "pod_revision", "weights", "layout", "transport", "block_size", "windows"),
+    "ranks",
+)
 _OF_LOAD = (
     *("free_blocks", "cached_blocks", "used_blocks", "quarantined_blocks", "queue_tokens", "waiting", "running"),
     *("slots", "preemptions", "prefill_rate", "step_time"),

@@ -270,6 +270,7 @@ class FakeWorker:
             transport="memory",
             model=self.model,
             params=("prompt_logprobs",),
+            ranks=2,
         )
 
     def _load(self) -> Load:

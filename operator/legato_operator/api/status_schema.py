@@ -13,6 +13,7 @@ def service() -> Schema:
             "replicas": _count("Workers that exist, including those being removed."),
             "ready": _count("Workers that are ready."),
             "desired": _count("Desired number of workers."),
+            "ranks": _count("Ranks that each worker's layers are sharded over."),
             "maxLength": _count("Tokens of the longest sequence that every worker accepts."),
             "maxRunning": _count("Sequences that each worker can run at the same time."),
             "cappedBy": _text("Field that makes `desired` differ from the scaler's request."),

@@ -133,7 +133,8 @@ def _with_refusal(observed: Observed, refusal: Refusal, progressing: Condition) 
 def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, target: PoolTarget) -> dict[str, Any]:
     pods = observed.of_pool(pool)
     ready = sum(pod.serves and not pod.on_its_way_out for pod in pods)
-    counts = {"replicas": len(pods), "ready": ready, "desired": made.target}
+    ranks = roles.ranks(observed.service.spec, pool)
+    counts = {"replicas": len(pods), "ready": ready, "desired": made.target, "ranks": ranks}
     capped = {"cappedBy": target.capped_by} if target.capped_by else {}
     return {**counts, **_limits([pod.state for pod in pods if pod.state is not None]), **capped, **_revision(revisions)}
 

@@ -212,6 +212,7 @@ class Hello(Message, tag="hello", frozen=True):
         Size, ...
     ] = ()  # of the groups of layers that keep the last positions only, each in blocks of its own
     tiers: tuple[Count, ...] = ()  # of KV that it reports in addition to the arena, see `kv_events`
+    ranks: Size = 1  # processes that each layer is sharded over
 
 
 class TopLogprob(Value, frozen=True):

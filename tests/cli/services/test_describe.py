@@ -21,7 +21,7 @@ POD = {
     "leaving": False, "revision": "0123456789", "created": NOW, "node": "node-7", "ports": {},
 }  # fmt: skip
 POOL = {
-    "replicas": 1, "ready": 0, "desired": 2, "cappedBy": "scaling.gpuBudget", "revision": "b",
+    "replicas": 1, "ready": 0, "desired": 2, "ranks": 4, "cappedBy": "scaling.gpuBudget", "revision": "b",
     "failedRevision": "b", "failureReason": "WorkerRefused", "failure": "no memory",
 }  # fmt: skip
 RECORD = {
@@ -58,7 +58,7 @@ def test_every_section_is_in_words():
         "    DecodeReady: 0 of 1",
         f"  KVTransportReady is Unknown (Unknown) since {NOW}",
         "Pools:",
-        "  decode: 0 of 1 ready, 2 desired",
+        "  decode: 0 of 1 ready, 2 desired, 4 ranks each",
         "    more or fewer were asked for; scaling.gpuBudget does not allow them",
         "    revision b failed (WorkerRefused): no memory",
         "Workers and gateways:",

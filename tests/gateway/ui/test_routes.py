@@ -91,6 +91,7 @@ async def test_state_has_workers_samples_and_where_the_time_of_a_request_went(la
             ("p0", "prefill"),
             ("d0", "decode"),
         }
+        assert {worker["ranks"] for worker in state["workers"]} == {2}
         (request,), (sample,) = state["requests"], state["samples"]
         assert request["workers"] == ["p0", "d0"]
         parts = {"queue", "prefill", "handoff", "first_token", "decode", "stream", "total", "tpot"}

@@ -76,6 +76,12 @@ def test_replicas_beyond_the_bounds_are_capped(build):
     assert "cappedBy" not in made.status["pools"]["prefill"]
 
 
+def test_a_change_of_the_degree_is_a_rollout_of_its_pool(build):
+    made = _plan(build(decode={"parallelism": {"tensor": 2}}), _running(build()))
+    assert (_created(made), _drained(made)) == ({"demo-decode-1"}, [])
+    assert {name: pool["ranks"] for name, pool in made.status["pools"].items()} == {"prefill": 1, "decode": 2}
+
+
 def test_minima_above_the_gpu_budget_are_refused_whatever_a_gpu_is_called(build):
     """Only the operator knows the names: what runs already goes on."""
     slice_ = {"resources": {"requests": {"example.com/slice": 2}}}

@@ -41,7 +41,7 @@ function update(element, worker) {
   const [name, role, state, queue, running, kv] = element.children;
   const [text, kind] = stateOf(worker);
   setText(name, worker.worker);
-  setText(role, worker.role ?? "–");
+  setText(role, worker.ranks > 1 ? `${worker.role}, ${worker.ranks} ranks` : worker.role ?? "–");
   setText(state, worker.problem ? `${text}: ${worker.problem}` : text);
   state.dataset.kind = kind;
   setText(queue, count(worker.queue_tokens));
