@@ -57,8 +57,9 @@ class ServiceSimulator:
         profile = self.profile
         if self.start is not None:
             profile = msgspec.structs.replace(profile, start_seconds=self.start)
-        slots = RunSettings(self.spec, workload, profile).kind().slots
-        return SearchContext(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
+        run = RunSettings(self.spec, workload, profile)
+        decode, slots = run.worker_profile(roles.DECODE), run.kind().slots
+        return SearchContext(workload, decode, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
 
     def unified(self) -> "ServiceSimulator":
         """Returns the service with one pool of unified workers, as large as both pools may be."""

@@ -181,7 +181,8 @@ SLOWER = {name: 3 * value for name, value in DECODE.items()}
 
 
 def _worker(role, prefill=None, decode=None, blocks=100):
-    return {"role": role, "block_size": 16, "total_blocks": blocks, "prefill_cost": prefill, "decode_cost": decode}
+    sizes = {"block_size": 16, "total_blocks": blocks, "ranks": 2}
+    return {"role": role, "prefill_cost": prefill, "decode_cost": decode} | sizes
 
 
 PREFILLING, DECODING = _worker("prefill", PREFILL), _worker("decode", None, DECODE, blocks=90)
@@ -199,11 +200,16 @@ UNIFIED = [_worker("unified", PREFILL, DECODE), _worker("unified", PREFILL, SLOW
 def test_a_profile_has_the_costs_that_running_workers_report(workers, step, kv_tokens):
     made = profile.of_workers(workers, "a test")
     assert made.step == StepTimes(*step, 0.02, 0.001)
-    assert (made.source, made.kv_tokens, made.start_seconds) == ("a test", kv_tokens, 0.0)
+    assert (made.source, made.kv_tokens, made.start_seconds, made.tensor) == ("a test", kv_tokens, 0.0, 2)
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"), [([DECODING], "the cost of prompts"), ([PREFILLING], "the cost of decoding")]
+    ("workers", "said"),
+    [
+        ([DECODING], "the cost of prompts"),
+        ([PREFILLING], "the cost of decoding"),
+        ([PREFILLING | {"ranks": 4}, DECODING], r"different degrees \(2, 4\)"),
+    ],
 )
 def test_costs_that_nobody_measured_are_not_written(workers, said):
     with pytest.raises(ValueError, match=said):

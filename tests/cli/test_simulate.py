@@ -192,6 +192,14 @@ def test_objectives_that_no_number_of_workers_meets_are_named_before_it_begins(s
     )
 
 
+def test_times_of_another_degree_than_the_profile_s_are_named_as_assumed(simulate):
+    code, _, err = simulate(spec={"decode": {"parallelism": {"tensor": 4}}})
+    assumed = (
+        "legato simulate: spec.decode.parallelism.tensor is 4, the profile's 1: its times are assumed, not measured"
+    )
+    assert (code, [line for line in err.splitlines() if "assumed" in line]) == (0, [assumed])
+
+
 def test_prompts_that_are_mostly_cached_count_without_these_tokens(files, simulate):
     """476 of 1,500 are left: 256 or more, which take 36 ms."""
     (files / "chat.jsonl").write_text(_trace(lambda i: [1, 2]))

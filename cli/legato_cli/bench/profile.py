@@ -72,5 +72,9 @@ def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
         mean(prefill, "per_token"),
         mean(prefill, "per_pair"),
     )
+    degrees = {worker["ranks"] for worker in workers if worker.get("prefill_cost") or worker.get("decode_cost")}
+    if len(degrees) > 1:
+        raise ValueError(f"workers have different degrees ({', '.join(map(str, sorted(degrees)))}): a profile has one")
     kv_tokens = min(worker["total_blocks"] * worker["block_size"] for worker in decoding)
-    return Profile(source, step, kv_tokens, start_seconds=0.0, windows=tuple(decoding[0].get("windows", ())))
+    windows = tuple(decoding[0].get("windows", ()))
+    return Profile(source, step, kv_tokens, start_seconds=0.0, windows=windows, tensor=degrees.pop())

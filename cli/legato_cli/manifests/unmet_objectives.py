@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from legato_engine.runner import profile
 from legato_engine.runner.profile import Profile
+from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import objectives
 from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths
@@ -12,9 +13,10 @@ from legato_simulator.engine.chunks import chunk_tokens
 
 def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:
     """Returns, by objective, the reason why such workers never meet it for `prompts`."""
-    step, chunk = worker.step, chunk_tokens(spec)
+    chunk, prefills = chunk_tokens(spec), roles.PREFILL if spec.disaggregated else roles.DECODE
+    step, decoding = (worker.of_degree(roles.ranks(spec, role)).step for role in (prefills, roles.DECODE))
     prefill = PrefillCost(step.per_token + step.per_step / chunk, step.per_pair, step.per_step, chunk)
-    decode = DecodeCost(step.per_step, step.per_row, step.per_context)
+    decode = DecodeCost(decoding.per_step, decoding.per_row, decoding.per_context)
     reasons = {
         objectives.TTFT: objectives.unmet_ttft(spec.slo.ttft, prefill, prompts),
         objectives.TPOT: objectives.unmet_tpot(spec.slo.tpot, decode),

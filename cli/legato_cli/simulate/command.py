@@ -14,7 +14,8 @@ from legato_cli.manifests import manifest_file, unmet_objectives
 from legato_cli.simulate import replaying
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile
-from legato_operator.api import parsing
+from legato_engine.runner.profile import Profile
+from legato_operator.api import parsing, roles
 from legato_operator.api.resources import Spec
 from legato_operator.errors import ManifestError
 from legato_simulator import manifest_tuning
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
             service.spec, worker, args.start, args.skip, engine=args.engine, handoff_rate=args.handoff_rate or math.inf
         )
         _warn(simulator, asked)
+        _note_assumed(service.spec, worker)
         if args.tune:
             _tune(args, simulator, asked)
             return 0
@@ -119,6 +121,13 @@ def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
             warnings.setdefault(text, workload.name)
     for text, name in warnings.items():
         print(f"legato simulate: warning: {name}: {text}", file=sys.stderr)
+
+
+def _note_assumed(spec: Spec, worker: Profile) -> None:
+    for pool in roles.with_pool(spec):
+        if (ranks := roles.ranks(spec, pool)) != worker.tensor:
+            text = f"spec.{pool}.parallelism.tensor is {ranks}, the profile's {worker.tensor}: its times are assumed"
+            print(f"legato simulate: {text}, not measured", file=sys.stderr)
 
 
 def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:

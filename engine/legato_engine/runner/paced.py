@@ -11,7 +11,6 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from legato_engine import capacity
@@ -46,7 +45,7 @@ def load(
     SettingsError, UnusableProfile."""
     began = clock()
     assert settings.profile is not None
-    given = profile.find(settings.profile)
+    given = profile.find(settings.profile).of_degree(settings.tensor)
     config = config_file.read(path)
     asked, size = settings.length_limit(config.max_length), settings.tokens_per_block
     runner = PacedRunner(given, size, config.vocab_size, model_digest.digest(path), clock, sleep)
@@ -109,7 +108,7 @@ class PacedRunner:
         self.arena = PacedArena(self.layout, self.num_blocks)
         self.fallback = self.weights_fallback = ""
         self.formats = f"paced, computes nothing; times of: {given.source}; KV in {self.num_blocks} blocks"
-        self.kv_revision = _digest("paced KV", msgspec.json.encode(given).decode(), digest, str(self.layout))
+        self.kv_revision = _digest("paced KV", given.source, digest, str(self.layout))  # of all degrees
         self.weights = _digest("paced", digest)  # without the profile, which does not change tokens
         self._times = given.step
         self._vocab_size = vocab_size

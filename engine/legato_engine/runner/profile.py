@@ -5,6 +5,7 @@ each pair of a prompt token and a token that it attends to: the coefficients tha
 running steps.
 """
 
+import math
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,9 +16,12 @@ from legato_engine.errors import UnusableProfile
 from legato_engine.scheduler.batch import Batch
 from legato_engine.scheduler.planning.step_work import work_of
 from legato_engine.scheduler.speculation.draft_cost import WORTH
+from legato_protocol.model_files.degrees import DEGREES
 
 _SUFFIX = ".json"
 _SHIPPED = Path(__file__).parents[1] / "profiles"
+
+ALL_REDUCES = 0.2  # assumed share of a step that all-reduces of its ranks add, for each doubling of their number
 
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -80,6 +84,25 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     start_seconds: Seconds  # until the model is loaded and the worker serves
     windows: tuple[Annotated[int, Meta(gt=0)], ...] = ()  # of the groups of layers after the first
     acceptance: Annotated[float, Meta(ge=0, le=1)] = 0  # chance that a draft is right, after right ones
+    tensor: Annotated[int, Meta(ge=1, le=DEGREES[-1])] = 1  # ranks of this worker
+
+    def of_degree(self, ranks: int) -> "Profile":
+        """The profile of a worker with this number of ranks, which is assumed unless it is the profile's own.
+
+        Ranks divide compute, reads of memory, and KV. All-reduces add to each step. Memory that smaller parts of the
+        weights leave for KV is not counted.
+        """
+        if ranks == self.tensor:
+            return self
+        own, other = (_share(each) for each in (self.tensor, ranks))
+        step = StepTimes(*(seconds * other / own for seconds in msgspec.structs.astuple(self.step)))
+        kv_tokens = max(1, self.kv_tokens * ranks // self.tensor)
+        return msgspec.structs.replace(self, step=step, kv_tokens=kv_tokens, tensor=ranks)
+
+
+def _share(ranks: int) -> float:
+    """The time of a step with this number of ranks, as a share of its time with one."""
+    return (1 + ALL_REDUCES * math.log2(ranks)) / ranks
 
 
 def find(profile: str) -> Profile:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from legato_engine.policy import BLOCK_SIZES, Profile, SequenceSizes, Speculated, max_running
-from legato_operator.policy import DECIDE_EVERY, Spec
+from legato_operator.policy import DECIDE_EVERY, Spec, roles
 from legato_protocol.settings import durations
 from legato_simulator.engine.chunks import chunk_tokens
 from legato_simulator.engine.pods import Pods
@@ -37,10 +37,15 @@ class RunSettings:
     since: float = 0.0  # requests that arrived before do not count
     handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
 
+    def worker_profile(self, pool: str) -> Profile:
+        """Returns the profile of a pool's workers, with their degree."""
+        return self.profile.of_degree(roles.ranks(self.spec, pool))
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence. The model's own limit is unknown, because simulations read no model."""
-        most, size = self.profile.kv_tokens, self._block_size
+        most = min(self.worker_profile(pool).kv_tokens for pool in roles.with_pool(self.spec))
+        size = self._block_size
         if self.profile.windows:
             most = SequenceSizes(size, self.profile.windows, chunk_tokens(self.spec)).largest(most // size)
         return min(self.spec.model.max_length or most, most)
@@ -50,32 +55,29 @@ class RunSettings:
         chosen = self.spec.engine.block_size
         return BLOCK_SIZES["cpu"] if chosen == "Auto" else chosen
 
-    def kind(self) -> WorkerKind:
-        """Returns the properties that all workers share."""
-        spec, profile = self.spec, self.profile
+    def kind(self, pool: str = roles.DECODE) -> WorkerKind:
+        """Returns the properties that all workers of a pool share."""
+        spec, profile = self.spec, self.worker_profile(pool)
+        slots = spec.engine.max_running or max_running(profile.kv_tokens, self.longest)
         return WorkerKind(
             times=profile.step,
             kv_tokens=profile.kv_tokens,
             chunk_tokens=chunk_tokens(spec),
             block_size=self._block_size,
             tpot=spec.slo.tpot,
-            slots=self._slots,
+            slots=slots,
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             rate_error=self.rate_error,
             windows=profile.windows,
-            speculated=self._speculated(),
+            speculated=self._speculated(slots),
         )
 
-    def _speculated(self) -> Speculated | None:
+    def _speculated(self, slots: int) -> Speculated | None:
         given = self.spec.engine.speculation
         if given is None or not self.profile.acceptance:
             return None
-        return Speculated(given.tokens, self.profile.acceptance, max(self._slots, 1 + given.tokens))
-
-    @property
-    def _slots(self) -> int:
-        return self.spec.engine.max_running or max_running(self.profile.kv_tokens, self.longest)
+        return Speculated(given.tokens, self.profile.acceptance, max(slots, 1 + given.tokens))
 
 
 class SimulationEngine(ABC, Generic[P]):
@@ -85,7 +87,7 @@ class SimulationEngine(ABC, Generic[P]):
 
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
         self._run, self._spec, self._scaler = run, run.spec, scaler
-        self.kind = run.kind()
+        self.kinds = {pool: run.kind(pool) for pool in roles.with_pool(run.spec)}
         self.tally = Tally(run.spec.slo, run.since)
         self._gpu_seconds = 0.0
 

@@ -17,15 +17,16 @@ Make = Callable[[str, Pool, WorkerKind, float], P]  # by name, pool, kind and ti
 class Pods(Generic[P]):
     """`all` are the existing workers in order of creation. Times in seconds."""
 
-    def __init__(self, spec: Spec, kind: WorkerKind, make: Make[P]) -> None:
-        self._spec, self._kind, self._make = spec, kind, make
+    def __init__(self, spec: Spec, kinds: Mapping[str, WorkerKind], make: Make[P]) -> None:
+        """`kinds` are by pool."""
+        self._spec, self._kinds, self._make = spec, kinds, make
         self._gpus = {pool: roles.gpus(spec, pool) for pool in roles.with_pool(spec)}
         self._numbers = itertools.count()
         self.all: list[P] = []
         self.desired = {pool: roles.initial_replicas(spec, pool) for pool in roles.with_pool(spec)}
         for pool, target in limits.targets(spec, self.desired).items():
             for _ in range(target.replicas):
-                self._create(pool, -kind.start)
+                self._create(pool, -kinds[pool].start)
 
     def of_pool(self, pool: str) -> list[P]:
         """Returns the workers of a pool, including draining ones."""
@@ -66,7 +67,7 @@ class Pods(Generic[P]):
         return gone
 
     def _create(self, pool: str, now: float) -> None:
-        self.all.append(self._make(f"{POOLS[pool]}-{next(self._numbers)}", POOLS[pool], self._kind, now))
+        self.all.append(self._make(f"{POOLS[pool]}-{next(self._numbers)}", POOLS[pool], self._kinds[pool], now))
 
     def _ends(self, worker: P, now: float) -> bool:
         since = worker.draining_since

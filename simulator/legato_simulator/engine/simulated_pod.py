@@ -9,7 +9,7 @@ from legato_operator.policy import Pool
 
 @dataclass(frozen=True)
 class WorkerKind:
-    """Properties that all workers of a service share. `rate_error` is their reported prefill rate ÷ the true one."""
+    """Properties that all workers of a pool share. `rate_error` is their reported prefill rate ÷ the true one."""
 
     times: StepTimes
     kv_tokens: int

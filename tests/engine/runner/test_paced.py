@@ -118,11 +118,13 @@ def test_the_kv_of_a_token_lies_in_its_block_and_is_copied_whole() -> None:
 
 
 def test_only_workers_of_one_profile_and_model_exchange_kv() -> None:
+    """Their degrees may differ."""
     slower = StepTimes(0.6, 0.25, 0.001, 0.01, 0.0001)
-    revisions = [each.kv_revision for each in (runner(), runner(step=slower), runner(digest="n"), runner(block_size=8))]
-    assert runner().kv_revision == revisions[0]
+    others = runner(source="another"), runner(digest="n"), runner(block_size=8)
+    revisions = [each.kv_revision for each in (runner(), *others)]
+    assert runner(step=slower, kv_tokens=128, tensor=2).kv_revision == revisions[0]
     assert len(set(revisions)) == 4
-    assert runner().weights == runner(step=slower).weights != runner(digest="n").weights
+    assert runner().weights == runner(source="another").weights != runner(digest="n").weights
 
 
 def settings(profile: Path, **given: object) -> WorkerSettings:
@@ -146,6 +148,8 @@ def test_a_start_takes_what_the_profile_says_and_reads_no_weights(profile: Path)
     assert told == sorted(told)
     assert len(told) >= 8, "a start that says nothing is taken for stuck"
     assert (loaded.vocab_size, loaded.max_length, loaded.runner.num_blocks) == (300, 48, 16)
+    ranks = paced.load(settings(profile, tensor=2), profile.parent, lambda *_: None, time.clock, time.sleep)
+    assert ranks.runner.num_blocks == 32
 
 
 def test_what_cannot_be_served_is_refused(profile: Path, tmp_path: Path) -> None:

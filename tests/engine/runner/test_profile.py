@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from legato_engine.errors import UnusableProfile
@@ -25,6 +26,16 @@ def test_a_profile_is_a_file_or_a_shipped_one(tmp_path: Path) -> None:
     assert "cpu-2-cores-smollm2-135m" in names
     for name in names:
         assert profile.find(name).source
+
+
+@pytest.mark.parametrize(
+    ("own", "ranks", "share"), [(1, 1, 1), (1, 2, 0.6), (1, 4, 0.35), (2, 8, 1 / 3), (4, 2, 12 / 7)]
+)
+def test_another_degree_divides_compute_and_memory_and_adds_all_reduces(own: int, ranks: int, share: float) -> None:
+    measured = msgspec.convert({**GIVEN, "tensor": own}, profile.Profile)
+    assumed = measured.of_degree(ranks)
+    assert (assumed.tensor, assumed.kv_tokens, assumed.start_seconds) == (ranks, 4096 * ranks // own, 2)
+    assert assumed.step.seconds(1, 1000, 100, 5000) == pytest.approx(share * measured.step.seconds(1, 1000, 100, 5000))
 
 
 @pytest.mark.parametrize(

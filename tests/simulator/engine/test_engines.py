@@ -33,6 +33,10 @@ def kind(request):
 TIMES = {
     # Steps of 512, 512 and 176 tokens; each of the 10 later tokens takes a step of 10.1 ms.
     "chunks and steps": (SCHEDULER, [Arrival(3.0, 1200, 11)], {}, {"0 ttft": 3 * 0.01 + 0.12, "0 tpot": 0.0101}),
+    # Two ranks are assumed to take 0.6 of a step of one.
+    "another degree for decode workers": (
+        BOTH, [Arrival(3.0, 500, 11)], {"spec": spec(largest=50, decode={"parallelism": {"tensor": 2}})},
+        {"0 ttft": 0.06, "0 tpot": 0.6 * 0.0101}),
     # 512 tokens travel while the other 88 are computed, which then follow, 10,000 a second.
     "last blocks of a hand-off": (
         SCHEDULER, [Arrival(3.0, 600, 2)], {"handoff_rate": 10_000}, {"0 ttft": 0.08 + (512 - 188 + 88) / 10_000}),

@@ -24,7 +24,7 @@ def _pods(budget=None):
     bounds = {"prefill": {"min": 0, "max": 5}, "decode": {"min": 1, "max": 5}}
     scaling = {**bounds, "gpuBudget": budget, "maxPrefillPerDecode": 2}
     service = spec(scaling=scaling, prefill=GPU, decode=GPU, drain={"deadline": "10s"})
-    return service, Pods(service, SLOW_START, SimulatedWorker)
+    return service, Pods(service, dict.fromkeys(("prefill", "decode"), SLOW_START), SimulatedWorker)
 
 
 def _staying(pods, pool):

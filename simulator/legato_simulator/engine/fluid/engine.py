@@ -20,7 +20,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
 
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
         super().__init__(run, scaler)
-        self.pods = Pods(run.spec, self.kind, SimulatedWorker)
+        self.pods = Pods(run.spec, self.kinds, SimulatedWorker)
         self._answers = Answers()
         self._dispatcher = Dispatcher(run.spec, self.pods.all, self._answers, run.workload.block)
         self._telemetry = Telemetry(self._answers)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from legato_engine.policy import BUSY_INTERVAL, IDLE_INTERVAL, Emission, VirtualTime
-from legato_operator.policy import Pool
+from legato_operator.policy import Pool, roles
 from legato_protocol.wire.stream import Role
 from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.pods import Pods
@@ -24,13 +24,13 @@ class SchedulerEngine(SimulationEngine[ScheduledWorker]):
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
         super().__init__(run, scaler)
         self._time = VirtualTime()
-        self._blocks = PromptBlocks(run.workload.block, self.kind.block_size)
+        self._blocks = PromptBlocks(run.workload.block, self.kinds[roles.DECODE].block_size)
         self._requests: dict[str, ScheduledRequest] = {}  # requests that have not ended
         self._awake: dict[ScheduledWorker, None] = {}  # workers that may have a step or a grant
         self._handoffs = KVHandoffs(self._time, run.handoff_rate, self._on_handoff, self._wake)
         self._gateway = SimulatedGateway(run.spec, self._time, self._handoffs, self._refuse, self._wake)
         self._view = OperatorView(run.spec, self._gateway.report([]))
-        self.pods = Pods(run.spec, self.kind, self._create)
+        self.pods = Pods(run.spec, self.kinds, self._create)
         self._time.after(self._gateway.poll_interval, self._poll)
 
     @property
