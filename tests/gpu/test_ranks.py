@@ -7,7 +7,7 @@ import multiprocessing
 from typing import Any
 
 import torch
-from places import Place
+from places import Place, over
 
 from legato_engine.backends.sharded.peer_memory import PeerMemory
 from legato_engine.backends.sharded.rank import Rank
@@ -24,14 +24,15 @@ def total(size: int, dtype: torch.dtype) -> torch.Tensor:
     return (numbers(0, size, dtype).float() + numbers(1, size, dtype).float()).to(dtype)
 
 
-def test_two_streams_add_in_graphs_that_are_replayed(place: Place) -> None:
+@over()
+def test_two_streams_add_in_graphs_that_are_replayed(place: Place, dtype: torch.dtype) -> None:
     if place.small:
         return
     device, streams = torch.device("cuda", 0), [torch.cuda.Stream() for _ in range(2)]
     peers = [PeerMemory(Rank(index, 2), device, ROOM) for index in range(2)]
     for each in peers:
         each.connect([other.memory for other in peers])
-    given = [[numbers(rank, size, torch.bfloat16).to(device) for size in SIZES] for rank in range(2)]
+    given = [[numbers(rank, size, dtype).to(device) for size in SIZES] for rank in range(2)]
     held = [[x.clone() for x in of_rank] for of_rank in given]
 
     def add_all(rank: int) -> None:
@@ -55,28 +56,29 @@ def test_two_streams_add_in_graphs_that_are_replayed(place: Place) -> None:
         on_both(lambda rank: graphs[rank].replay())
         for of_rank in held:
             for x, size in zip(of_rank, SIZES, strict=True):
-                assert torch.equal(x.cpu(), total(size, torch.bfloat16))
+                assert torch.equal(x.cpu(), total(size, dtype))
 
 
-def _add_in_a_process(index: int, pipe: Any) -> None:
+def _add_in_a_process(index: int, dtype: torch.dtype, pipe: Any) -> None:
     peers = PeerMemory(Rank(index, 2), torch.device("cuda", 0), ROOM)
     pipe.send(peers.export())
     peers.open(pipe.recv())
     for size in SIZES:
-        for dtype in (torch.float32, torch.bfloat16):
-            x = numbers(index, size, dtype).cuda()
+        for kind in (torch.float32, dtype):
+            x = numbers(index, size, kind).cuda()
             peers.add(x)
             pipe.send(x.cpu().float().numpy())
     pipe.recv()  # the other process may still read this one's memory
 
 
-def test_two_processes_add(place: Place) -> None:
+@over()
+def test_two_processes_add(place: Place, dtype: torch.dtype) -> None:
     if place.small:
         return
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(2)]
     processes = [
-        context.Process(target=_add_in_a_process, args=(index, theirs), daemon=True)
+        context.Process(target=_add_in_a_process, args=(index, dtype, theirs), daemon=True)
         for index, (_, theirs) in enumerate(pipes)
     ]
     for process in processes:
@@ -86,9 +88,9 @@ def test_two_processes_add(place: Place) -> None:
     for own in ours:
         own.send(handles)
     for size in SIZES:
-        for dtype in (torch.float32, torch.bfloat16):
+        for kind in (torch.float32, dtype):
             for own in ours:
-                assert torch.equal(torch.from_numpy(own.recv()), total(size, dtype).float())
+                assert torch.equal(torch.from_numpy(own.recv()), total(size, kind).float())
     for own in ours:
         own.send(None)
     for process in processes:
