@@ -30,7 +30,10 @@ def test_two_streams_add_in_graphs_that_are_replayed(place: Place, dtype: torch.
         return
     device, streams = torch.device("cuda", 0), [torch.cuda.Stream() for _ in range(2)]
     peers = [PeerMemory(Rank(index, 2), device, ROOM) for index in range(2)]
-    for each in peers:
+    for each in peers:  # a kernel that waits would keep the driver from loading the other's
+        each.connect([each.memory] * 2)
+        for size in SIZES:
+            each.add(torch.zeros(size, dtype=dtype, device=device))
         each.connect([other.memory for other in peers])
     given = [[numbers(rank, size, dtype).to(device) for size in SIZES] for rank in range(2)]
     held = [[x.clone() for x in of_rank] for of_rank in given]
@@ -47,7 +50,6 @@ def test_two_streams_add_in_graphs_that_are_replayed(place: Place, dtype: torch.
                 work(rank)
         torch.cuda.synchronize()
 
-    on_both(add_all)  # compiles
     graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
     for rank, graph in enumerate(graphs):
         with torch.cuda.graph(graph, stream=streams[rank]):
