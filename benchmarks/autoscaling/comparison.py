@@ -37,9 +37,11 @@ MANIFEST = Path(__file__).parents[1] / "manifests" / "simulated.yaml"
 PROFILE, GPUS = "h100x2-llama-3.3-70b-fp8", 2  # of a worker
 TRACES = ("mooncake_conversation.jsonl", "azure_code_2023.csv")
 MADE = ("mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
-# 2, 10 and 1 requests/s of 6,000 shared + 1,200 prompt tokens and answers of 1,000, where pods are ready after 100 s
+# From 2 up to 10 and down to 1 requests/s of 6,000 shared + 1,200 prompt tokens and answers of 1,000, where pods are
+# ready after 100 s; the published duration is unknown
 RAMP_TRAFFIC, RAMP_START = synthetic.SyntheticTraffic(rate=1.0, prompt=7200, output=1000), 100.0
-RAMP_PHASES = tuple(synthetic.TrafficPhase(1 / 3, rate=rate, prefix=6000 / 7200) for rate in (2.0, 10.0, 1.0))
+RAMP_RATES = (*range(2, 11), *range(9, 0, -1))
+RAMP_PHASES = tuple(synthetic.TrafficPhase(1 / len(RAMP_RATES), rate, prefix=6000 / 7200) for rate in RAMP_RATES)
 SKIP = 300.0  # seconds: all begin with one worker of each pool
 LEGATO, REACTIVE = "legato", "reactive"
 FIRST = (LEGATO, REACTIVE)
