@@ -42,9 +42,12 @@ from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.fakes.late_device import LateStream
+from legato_engine.transfer.fakes.late_node import LateNeighbours, LatePulls
 from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.identity import TransferArena, TransferIdentity, TransferPolicy
 from legato_engine.transfer.link import Link
+from legato_engine.transfer.node.interface import NodeMemory
 from legato_protocol.model_files.adapter_list import AdapterEntry
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire import stream
@@ -97,6 +100,7 @@ class TokenRunner:
 
     def __init__(self) -> None:
         self.arena = Arena(self.layout, self.num_blocks, torch.device("cpu"), self.host_slots)
+        self._tokens = self.arena.blocks.numpy()[:, 0, 0, 0, :, 0]  # by block and position in it
         self.steps = 0
 
     def step(self, batch: Batch) -> StepOutput:
@@ -113,7 +117,7 @@ class TokenRunner:
         end = row.start + len(row.tokens)
         for table in (row.blocks, *row.windows):
             for position, token in enumerate(row.tokens, row.start):
-                self.arena.blocks[table[position // BLOCK], 0, 0, 0, position % BLOCK, 0] = float(token)
+                self._tokens[table[position // BLOCK], position % BLOCK] = token
         known = [self._read(row.blocks, at) for at in range(end)]
         for window, table in zip(self.layout.windows, row.windows, strict=True):
             first = max(0, end - window)
@@ -121,7 +125,7 @@ class TokenRunner:
         return known
 
     def _read(self, table: Any, position: int) -> int:
-        return int(self.arena.blocks[table[position // BLOCK], 0, 0, 0, position % BLOCK, 0])
+        return int(self._tokens[table[position // BLOCK], position % BLOCK])
 
     def _row(self, row: Row) -> tuple[Sampled, ...] | Scored:
         known = self.write(row)
@@ -312,15 +316,19 @@ class World:
         profiler: StepProfiler | None = None,
         slices: TimeSlices | None = None,
         files: Path | None = None,
+        most_files: int = 64,
+        open_disk: Callable[[BlockFolder, Callable[[int], memoryview]], DiskThread] = DiskThread,
+        on_node: bool = False,
         **limits: int,
     ) -> Worker:
-        """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
+        """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are.
+        Workers `on_node` read each other's arenas."""
         ours, theirs = socket.socketpair()
         runner, epoch = runner or self.make_runner(), f"epoch-{name}"
         windows, block_size = runner.layout.windows, runner.layout.block_size
         given = {**LIMITS, "chunk_tokens": chunk, "windows": windows, **limits}
         chosen = SchedulerLimits("unified", block_size, **given)
-        tiers = TierSizes(runner.arena.host.count, 64 if files else 0)
+        tiers = TierSizes(runner.arena.host.count, most_files if files else 0)
         pool = BlockPool(blocks or runner.num_blocks, EventLog(epoch), windows, block_size, tiers)
         scheduler = Scheduler(chosen, pool, runner.kv_revision)
         folder = BlockFolder.open(files, REVISION, runner.layout.block_bytes) if files else None
@@ -332,7 +340,12 @@ class World:
             reached = slots.memory if slots else memory
             link = MemoryLink(self.network, name, reached.address, reached.length)
         staging, first_blocks = slots.staging if slots else None, chosen.sizes.first_blocks
-        arena = TransferArena(memory, block_size, staging, first_blocks=first_blocks)
+        node = NodeMemory()
+        if on_node:
+            copies = LateStream(self.network, self.network.random, 2.0)
+            neighbours = LateNeighbours(self.network, epoch, memory, closed=0.2)
+            node = NodeMemory(neighbours, LatePulls(self.network, memory, copies))
+        arena = TransferArena(memory, block_size, staging, first_blocks=first_blocks, node=node)
         identity = TransferIdentity(name, epoch, runner.kv_revision, str(runner.layout), "secret")
         policy = TransferPolicy(lease=self.lease)
         agent = TransferAgent(link, arena, identity, self.network.clock, policy) if link else None
@@ -349,7 +362,7 @@ class World:
             Profiling(compute, profiler or NoProfiler(), self.network.clock),
             slices or OwnCores(),
             self.network.clock,
-            DiskThread(folder, runner.arena.host.slot) if folder is not None else None,
+            open_disk(folder, runner.arena.host.slot) if folder is not None else None,
         )
         core = Core(ServerChannel(theirs), parts, pulse)
         peer = Peer(name, epoch, link.address if link else b"")

@@ -1,12 +1,8 @@
 """Cached blocks that a core fetches from another before it computes a prompt, and the ways in which that fails."""
 
-from random import Random
-
 import msgspec
 import pytest
-from budget import times
 
-from legato_engine.transfer.fakes.memory import Faults, Network
 from legato_protocol.wire.stream import Cancel, Generate, KVSource, Prefill
 
 layers = pytest.mark.parametrize("make_runner", ["plain", "windows"], indirect=True)
@@ -143,42 +139,3 @@ def test_a_prompt_that_is_scored_fetches_nothing(world):
     here.send(Generate("r", 1, world.sequence(TURN, prompt_logprobs=0), fetch(there, TURN)))
     world.run(20)
     assert (here.status.totals.prompt_tokens, there.status.totals.kv_lent_blocks) == (len(TURN), 0)
-
-
-@layers
-@pytest.mark.parametrize("seed", range(times(12)))
-def test_any_schedule_of_fetches_evictions_and_deaths_ends_with_the_right_tokens(make_world, make_runner, seed):
-    """Three workers with nearly full arenas ask each other for chats that they may have evicted, over a bad network."""
-    random = Random(seed)
-    faults = Faults(random.choice([0.0, 2.0]), *(random.choice([0.0, 0.1]) for _ in range(3)))
-    faults.corrupt_put = random.choice([0.0, 0.3])
-    world = make_world(Network(random, faults), lease=8.0)
-    world.make_runner = make_runner
-    if random.random() < 0.5:  # evicted blocks are kept in the host's memory, and restored
-        world.make_runner = type("Keeping", (make_runner,), {"host_slots": 40})
-    blocks = 24 * (1 + len(make_runner.layout.windows))
-    workers = [world.worker(name, blocks=blocks, growth_tokens=4, max_waiting=20) for name in "abc"]
-    asked = {}
-    for number in range(12):
-        here, there = random.sample(workers, 2)
-        prompt = [random.randrange(2) * 50 + at for at in range(random.randrange(5, 40))]
-        source = fetch(there, prompt, seconds=random.choice([0.5, 3.0, 12.0]), room=100 + number)
-        source = msgspec.structs.replace(source, blocks=max(1, source.blocks))
-        here.send(Generate(f"r{number}", 1, world.sequence(prompt, max_tokens=random.randrange(1, 9)), source))
-        asked[number] = here, prompt
-        if random.random() < 0.2:
-            here.send(Cancel(f"r{number}", 1))
-            del asked[number]
-        if len(workers) == 3 and random.random() < 0.05:
-            lost = workers.pop(random.randrange(3))
-            lose(world, lost)
-            asked = {number: each for number, each in asked.items() if each[0] is not lost}
-        world.run(random.randrange(6))
-    world.run(120)
-    for number, (here, prompt) in asked.items():
-        assert here.finished(f"r{number}"), "it hangs"
-        tokens = here.tokens(f"r{number}")
-        assert tokens == world.continuation(prompt, len(tokens))
-    for worker in world.workers:
-        assert (worker.used, worker.failures(), worker.scheduler.idle) == (0, [], True)
-    world.close()
