@@ -67,7 +67,7 @@ class Costs:
         of = prefiller.worker, self.need.tokens, prefiller.to_compute, self.usual_rate
         queued = scorers.prefill_seconds(*of)
         seconds = min(queued, self.need.tenants * scorers.own_seconds(*of)) if self.need.tenants else queued
-        return seconds + (prefiller.fetch.seconds if prefiller.fetch else 0.0)
+        return seconds + (prefiller.fetch.delay if prefiller.fetch else 0.0)
 
     def seconds_alongside(self, decoder: WorkerCandidate, tpot: float) -> float:
         """Returns the same for a decode worker whose prompts only get the time that `tpot` leaves of each step."""
@@ -89,8 +89,8 @@ class Costs:
         return self.need.tokens - (fetch.blocks if fetch else matched) * worker.block_size, fetch
 
     def _prefill(self, worker: WorkerView, left: int, fetch: KVFetch | None) -> float:
-        seconds = fetch.seconds if fetch else 0.0
-        return seconds + scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
+        delay = fetch.delay if fetch else 0.0
+        return delay + scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
 
     def _decode(self, worker: WorkerView, blocks: CachedBlocks) -> float:
         return scorers.decode_load(worker, self.need.tokens, blocks.arena, self.usual_step, self.weights)

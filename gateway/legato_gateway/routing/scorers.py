@@ -58,12 +58,12 @@ def usual_put_rate(snapshot: FleetSnapshot) -> float:
 
 def prefill_cost(worker: WorkerView, tokens: int, to_compute: int, usual: float, weights: Weights) -> float:
     """Returns the weighted seconds until a prompt of `tokens`, sent now, is computed: the queue, then its own part."""
-    return _queue_seconds(worker, usual) + weights.prefix_cache * own_seconds(worker, tokens, to_compute, usual)
+    return queue_seconds(worker, usual) + weights.prefix_cache * own_seconds(worker, tokens, to_compute, usual)
 
 
 def prefill_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
     """Returns the seconds until a prompt of `tokens`, sent now, is computed by a worker that does nothing else."""
-    return _queue_seconds(worker, usual) + own_seconds(worker, tokens, to_compute, usual)
+    return queue_seconds(worker, usual) + own_seconds(worker, tokens, to_compute, usual)
 
 
 def prompt_share(worker: WorkerView, tpot: float, usual: float) -> float:
@@ -76,7 +76,8 @@ def prompt_share(worker: WorkerView, tpot: float, usual: float) -> float:
     return max(0.0, 1 - step_seconds(worker, worker.in_flight, 0, usual) / tpot)
 
 
-def _queue_seconds(worker: WorkerView, usual: float) -> float:
+def queue_seconds(worker: WorkerView, usual: float) -> float:
+    """Returns the seconds until the prompts that the worker has are computed."""
     return worker.backlog / (worker.prefill_rate or usual)
 
 

@@ -429,6 +429,15 @@ def test_cached_blocks_are_fetched_where_that_is_faster_and_the_route_says_from_
     assert (soon.fetch, soon.to_compute) == (None, 21 * BLOCK), "it will have nearly all of it"
 
 
+def test_a_fetch_may_also_take_the_time_that_its_prompt_would_wait_in_the_queue():
+    """In 0.61 s, which is more than half of the 0.96 s that it saves, and less than the queue of 0.7 s."""
+    route = routed(TALK, fleet(queue(700), worker("d0", put_rate=100.0)), SHARING, p0=20, d0=80)
+    assert route.fetch is not None
+    assert (route.fetch.seconds, route.fetch.delay) == (pytest.approx(0.61), 0.0)
+    assert route.fetch.budget == pytest.approx(0.7 + 0.48)
+    assert "960 fetched from d0 in 0.61 s, 320 to compute, 700 queued, 1.34 s" in route.why
+
+
 @pytest.mark.parametrize(
     ("policy", "source"),
     [
