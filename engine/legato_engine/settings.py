@@ -6,6 +6,7 @@ The only place of the engine that reads the environment. Does not import torch, 
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from legato_engine import capacity
@@ -163,6 +164,14 @@ def _adapter(text: str) -> tuple[str, str]:
 
 _AUTO_OR_SIZE: Final = ValueKind("SIZE", sizes.parse_or_auto, sizes.text_or_auto)
 
+
+def _kv_folder(text: str) -> str:
+    folder = Path(values.printable(text, "folder"))
+    if ".." in folder.parts or str(folder) == folder.anchor:
+        raise values.invalid("folder", text, "any but /, without ..")
+    return text
+
+
 _FLAGS: Final = (
     Flag("--role", flags.one_of("ROLE", ROLES), "prefill, decode or unified"),
     Flag("--name", flags.text("NAME"), "this worker's name, unique in its service"),
@@ -188,7 +197,11 @@ _FLAGS: Final = (
         ValueKind("SIZE", sizes.parse, sizes.text),
         "host memory for blocks that the KV cache evicts; none if not given",
     ),
-    Flag("--disk-kv-path", flags.text("FOLDER"), "folder for KV blocks in files, which a restarted worker finds again"),
+    Flag(
+        "--disk-kv-path",
+        ValueKind("FOLDER", _kv_folder),
+        "folder for KV blocks in files, which a restarted worker finds again",
+    ),
     Flag("--disk-kv-size", ValueKind("SIZE", sizes.parse, sizes.text), "size of this worker's files"),
     Flag(
         "--memory-share",

@@ -69,17 +69,19 @@ def test_blocks_and_chunks_hold_as_many_tokens_as_suit_the_device(device: str, b
 @pytest.mark.parametrize(
     ("flag", "allowed", "given"),
     [
+        *(("--disk-kv-path", "any but /, without ..", folder) for folder in ("/", "//./", "..", "/kv/../a")),
         *(("--block-size", "a power of two from 1 to 1024, or Auto", n) for n in ("0", "3", "2048", "-16", "a")),
         *(("--chunk-tokens", "1 to 1048576, or Auto", n) for n in ("0", "1048577", "auto")),
         *(("--tensor", "1, 2, 4, 8", n) for n in ("0", "3", "16", "-2", "Auto")),
     ],
 )
-def test_a_wrong_number_is_refused_with_what_is_allowed(
+def test_a_wrong_value_is_refused_with_what_is_allowed(
     flag: str, allowed: str, given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         read(flag, given)
-    assert f"{flag}: not a valid number: {given} ({allowed})" in capsys.readouterr().err
+    kind = "folder" if flag == "--disk-kv-path" else "number"
+    assert f"{flag}: not a valid {kind}: {given} ({allowed})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

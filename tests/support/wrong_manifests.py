@@ -103,7 +103,7 @@ FIELDS = [
     ("model.adapters.0.source.huggingFace.revision", "v1", "does not match"),
     ("model.source.builtin", "gpt-5", "smollm2-135m-instruct"),
     ("model.source.path", "-x", "does not match"),
-    ("model.source.path", "", "at least characters: 1"),
+    ("model.source.path", "", "must have at least 1 character, not 0"),
     ("model.source.huggingFace.revision", "main", "does not match"),
     ("model.source.huggingFace.nodeCache", "cache", "does not match"),
     ("model.source.huggingFace.repo", "a/..", "does not match"),

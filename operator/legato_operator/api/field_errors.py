@@ -19,9 +19,8 @@ _TYPES = {
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "less_than_equal": ("at most", "le"),
-    "string_too_short": ("at least characters:", "min_length"),
-    "string_too_long": ("at most characters:", "max_length"),
 }
+_LENGTHS = {"string_too_short": ("at least", "min_length"), "string_too_long": ("at most", "max_length")}
 
 
 def problems(error: ValidationError, root: type[BaseModel], content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -45,6 +44,10 @@ def _message(details: ErrorDetails, root: type[BaseModel]) -> str:
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
         return f"must be {words} {context[key]}, not {_shown(value)}"
+    if kind in _LENGTHS:
+        words, key = _LENGTHS[kind]
+        noun = "character" if context[key] == 1 else "characters"
+        return f"must have {words} {context[key]} {noun}, not {len(value)}"
     if kind == "literal_error":
         return f"must be {context['expected']}, not {_shown(value)}"
     if kind == "string_pattern_mismatch":

@@ -62,6 +62,10 @@ def _engine(**fields):
     return {"engine": fields}
 
 
+def _disk(path):
+    return _engine(diskKV=DISK_KV | {"path": path}, hostKVMemory="1Gi")
+
+
 def _drafts(engine=None, **source):
     return _engine(speculation={"method": "Draft", "model": source}, **engine or {})
 
@@ -175,6 +179,8 @@ CASES = {
     ("model.adapterVolumes", "exactly one"): (_volumes(PATH, PATH | {"claim": "b"}), _volumes(PATH, {"claim": "b"})),
     ("model.adapterVolumes", "paths must not"): (_volumes({"path": "/a/.."}), _volumes({"path": "/a/..b"})),
     ("engine.hostKVMemory", "required"): (_engine(diskKV=DISK_KV), _engine(diskKV=DISK_KV, hostKVMemory="1Gi")),
+    ("engine.diskKV.path", "must not contain"): (_disk("/kv/../a"), _disk("/kv/..a")),
+    ("engine.diskKV.path", "must be a folder below"): (_disk("//./"), _disk("/.a")),
     ("engine.profile", "required"): (_engine(runner="Paced"), PACED),
     ("engine.profile", "only allowed"): (_engine(profile="/profiles/own.json"), {}),
     ("engine.hangTimeout", "must be from"): (_engine(hangTimeout="2999ms"), _engine(hangTimeout="3s")),

@@ -1,9 +1,12 @@
 """Rules of the model's source, its adapters, and the engine."""
 
+import re
+
 from legato_operator.api.resources import Engine, InferenceService
 from legato_operator.api.rules.rule import Rule, exactly_one, no_traversal, no_traversal_in_entries
 from legato_operator.api.spec.model import Model
 
+_NAMED = "[^/.]|[.]{3}"  # a path with a name in it, and not only with `.` and `..`
 _PLACES = ("huggingFace", "pvc", "path", "image")  # of the files of models and adapters
 
 
@@ -112,6 +115,15 @@ RULES = (
         message="required with diskKV",
         holds=lambda engine: engine.disk_kv is None or engine.host_kv_memory is not None,
         cel="!has(self.diskKV) || has(self.hostKVMemory)",
+    ),
+    no_traversal("spec.engine.diskKV", "path"),
+    Rule(
+        at="spec.engine.diskKV",
+        field="path",
+        message="must be a folder below /",
+        holds=lambda disk: re.search(_NAMED, disk.path) is not None,
+        cel=f"self.path.matches('{_NAMED}')",
+        arithmetic=lambda disk: f"it is {disk.path}",
     ),
     Rule(
         at="spec.engine",
