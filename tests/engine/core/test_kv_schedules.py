@@ -59,7 +59,7 @@ class LateDisk(DiskThread):
             return
         if isinstance(order, ReadBlock) and self._random.random() < self._faults:
             for path in self._folder.folder.glob(f"{order.content.group}-{order.content.block_hash.hex()}-*"):
-                damage(path, self._random)
+                damage(path, self._folder._block_bytes, self._random)
         super()._carry_out(order)
 
     def verify(self, content, tokens):
@@ -77,10 +77,11 @@ def tokens_in(block):
     return [int(number) for number in memoryview(block).cast("B").cast("f")[: 2 * BLOCK : 2]]
 
 
-def damage(path, random):
-    data = bytearray(path.read_bytes())
-    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-    path.write_bytes(data if random.random() < 0.5 else data[: random.randrange(len(data))])
+def damage(path, size, random):
+    """Cuts the file off, or changes the whole block after its header."""
+    data = path.read_bytes()
+    changed = data[:-size] + bytes(255 - byte for byte in data[-size:])
+    path.write_bytes(changed if random.random() < 0.7 else data[: random.randrange(len(data))])
 
 
 class Chat:
@@ -103,7 +104,7 @@ class Schedule:
         slots, files = draw.choice([(0, 0), (6, 0), (40, 0), (8, 20), (8, 100), (20, 100)])
         self.runner = type("Keeping", (make_runner,), {"host_slots": slots})
         self.root = block_hash.root(make_runner.kv_revision)
-        self.disk_faults = draw.choice([0.0, 0.2])
+        self.disk_faults = draw.choice([0.0, 0.4])
         windows = make_runner.layout.windows
         self.settings = {"blocks": draw.choice([15, 20]) * (1 + len(windows)), "growth_tokens": 4, "max_waiting": 20}
         self.settings |= {"files": folder if files else None, "most_files": files, "on_node": draw.random() < 0.4}
