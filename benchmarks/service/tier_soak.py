@@ -32,7 +32,8 @@ TOKENS = (100, 40000)
 QUESTION = 16  # tokens
 PATIENCE = 60.0  # seconds until no worker uses a block
 BLOCKS = ("free", "cached", "used", "quarantined")
-TIER = ("blocks", "saved_blocks", "restored_blocks", "evicted_blocks", "errors")
+COUNTS = ("blocks", "saved_blocks", "restored_blocks", "evicted_blocks", "errors")
+TIERS = [(tier, what) for tier in ("host", "disk") for what in COUNTS]
 
 
 class Load:
@@ -125,8 +126,13 @@ def _port(process: psutil.Process) -> tuple[str, int] | None:
 
 async def _metrics(http: httpx.AsyncClient, port: int) -> dict[str, float]:
     lines = (await http.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()
-    return {name.removeprefix("legato_worker_"): float(value) for name, value in
-            (line.rsplit(" ", 1) for line in lines if line.startswith("legato_worker_"))}  # fmt: skip
+    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("legato_worker_")]
+    return {name.removeprefix("legato_worker_"): float(value) for name, value in pairs}
+
+
+def _of_tier(read: dict[str, float], tier: str, what: str) -> float:
+    """A gauge or counter of a tier; 0 without the tier."""
+    return max(read.get(f'kv_tier_{what}{suffix}{{tier="{tier}"}}', 0.0) for suffix in ("", "_total"))
 
 
 def _wrong(name: str, read: dict[str, float], total: float) -> list[str]:
@@ -151,20 +157,17 @@ async def soak(url: str, root: int, files: Path | None, args: argparse.Namespace
         load, workers = Load(http, model, args), Workers(root, files)
         read = await workers.quiet(http)
         totals = {name: sum(each[f"{state}_blocks"] for state in BLOCKS) for name, each in read.items()}
-        tiers = [f"{tier} {what}" for tier in ("host", "disk") for what in TIER]
+        tiers = [f"{tier} {what}" for tier, what in TIERS]
         print("|".join(["minute", "MiB", "fds", *load_names(), *tiers, "fetches", "files", "wrong"]), flush=True)
         for minute in range(1, args.minutes + 1):
             await load.run(60 - 2, args.rate)
             await asyncio.sleep(1)
             read = await workers.quiet(http)
             wrong = [each for name in read for each in _wrong(name, read[name], totals[name])]
-            sums = [
-                sum(each.get(f'kv_tier_{what}{{tier="{tier}"}}', each.get(f'kv_tier_{what}_total{{tier="{tier}"}}', 0))
-                    for each in read.values()) for tier in ("host", "disk") for what in TIER
-            ]  # fmt: skip
-            fetches = sum(each.get("kv_fetches_total", each.get("kv_fetches", 0)) for each in read.values())
-            if (files_now := workers.files()) != sums[len(TIER)]:
-                wrong.append(f"{files_now} files, {sums[len(TIER)]:.0f} counted")
+            sums = [sum(_of_tier(each, tier, what) for each in read.values()) for tier, what in TIERS]
+            fetches = sum(each.get("kv_fetches_total", 0) for each in read.values())
+            if (files_now := workers.files()) != sums[len(COUNTS)]:
+                wrong.append(f"{files_now} files, {sums[len(COUNTS)]:.0f} counted")
             sizes, descriptors = workers.memory()
             row = [minute, sizes, descriptors, *(load.counts[name] for name in load_names())]
             print("|".join(map(str, [*row, *map(int, sums), int(fetches), files_now, "; ".join(wrong)])), flush=True)

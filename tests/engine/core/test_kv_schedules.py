@@ -196,8 +196,8 @@ class Schedule:
 
     def follow(self, chat):
         """A hand-off may fail: its other side is told then."""
-        failed = [frame for worker in (chat.here, chat.prefill) if worker for frame in worker.heard
-                  if isinstance(frame, Failed) and frame.id == chat.id]  # fmt: skip
+        heard = [frame for worker in (chat.here, chat.prefill) if worker for frame in worker.heard]
+        failed = [frame for frame in heard if isinstance(frame, Failed) and frame.id == chat.id]
         if failed:
             assert chat.prefill is not None, failed
             self.cancel(chat)
