@@ -1,4 +1,4 @@
-"""All errors that the engine raises on purpose. All but RequestRejected and ProfileFailed are permanent:
+"""All errors that the engine raises on purpose. All but RequestRejected, ProfileFailed and AdapterFailed are permanent:
 the same start fails again.
 
 EngineError
@@ -9,6 +9,7 @@ EngineError
 ├── UnusableProfile            the file is not a profile of a worker
 ├── ProfileFailed              steps cannot be recorded
 ├── StartFailed                the core reported why it can never start
+├── AdapterFailed              a rank cannot hold an adapter
 ├── RequestRejected            a rejected request (`scheduler.requests.limits`), with a code
 └── ModelError                 the model cannot be served; raised before the worker serves
     ├── ModelNotFound          no such file or folder, or a part of it is missing
@@ -30,6 +31,10 @@ class EngineError(Exception):
 
 class StartFailed(EngineError):
     """The core can never start with these settings and this model. The text says why."""
+
+
+class AdapterFailed(EngineError):
+    """A rank cannot hold an adapter. The text names the rank and the reason."""
 
 
 class NoDevice(EngineError):

@@ -14,7 +14,7 @@ import torch
 
 from legato_engine.backends.cuda.device import Device
 from legato_engine.runner.ranks.follower import Follower
-from legato_engine.runner.ranks.messages import Loaded, LoadPart
+from legato_engine.runner.ranks.messages import Loaded, LoadPart, LoadProgress
 from legato_engine.weights.checkpoint import Checkpoint
 
 Gpu = Callable[[], Device | None]
@@ -59,10 +59,14 @@ def _follow(
     sent: "SimpleQueue[bytes]",
     answers: "SimpleQueue[Any]",
 ) -> None:
+    def answer(message: Any) -> None:
+        if not isinstance(message, LoadProgress):
+            answers.put(message)
+
     numba.set_num_threads(load.threads or 1)
     with torch.inference_mode():
         try:
-            follower = Follower(load, checkpoint, answers.put, gpu())
+            follower = Follower(load, checkpoint, answer, gpu())
         except Exception as error:
             answers.put(error)
             return

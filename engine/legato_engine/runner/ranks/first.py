@@ -5,18 +5,20 @@ import pickle
 import subprocess
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Event, Lock, Thread
+from typing import NoReturn
 
 import torch
 
 from legato_engine.backends.interface import Forward as ComputeForward
 from legato_engine.backends.sharded.backend import ShardedBackend
-from legato_engine.errors import StartFailed
+from legato_engine.errors import AdapterFailed, StartFailed
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.kvcache.moves import Move
 from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
@@ -24,6 +26,7 @@ from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.runner.arena import Arena
 from legato_engine.runner.ranks.messages import (
     AddAdapter,
+    AddFailed,
     Capture,
     CopyBlocks,
     DropAdapter,
@@ -32,13 +35,13 @@ from legato_engine.runner.ranks.messages import (
     Loaded,
     LoadFailed,
     LoadPart,
+    LoadProgress,
     LogitsOf,
     ToRank,
 )  # fmt: skip
 from legato_engine.runner.ranks.parts import RankPart
 
 LOST = 3  # exit status of a core that has lost a rank: it can start again
-_BEAT = 0.5  # seconds between reports while ranks load
 
 
 class OtherRanks:
@@ -61,12 +64,12 @@ class OtherRanks:
         self.close = weakref.finalize(self, _end, self._closing, self._processes, self._connections)
 
     def wait_loaded(self, beat: Callable[[], None]) -> Sequence[Loaded]:
-        """Returns the answers of these ranks once all have loaded. Raises StartFailed."""
+        """Returns the answers of these ranks once all have loaded. Calls `beat` only when one made progress: the server
+        gives up a start in which a rank is stuck. Raises StartFailed."""
         answers = []
         for rank, connection in enumerate(self._connections, 1):
-            while not connection.poll(_BEAT):
+            while isinstance(answer := self._receive(rank, connection), LoadProgress):
                 beat()
-            answer = self._receive(rank, connection)
             if isinstance(answer, LoadFailed):
                 raise StartFailed(f"rank {rank}: {answer.reason}")
             assert isinstance(answer, Loaded)
@@ -85,24 +88,29 @@ class OtherRanks:
                 connection.send_bytes(data)
 
     def wait_answers(self) -> None:
-        """Waits for an answer of every rank."""
-        for rank, connection in enumerate(self._connections, 1):
-            self._receive(rank, connection)
+        """Waits for an answer of every rank. Raises AdapterFailed."""
+        answers = [self._receive(rank, connection) for rank, connection in enumerate(self._connections, 1)]
+        for rank, answer in enumerate(answers, 1):
+            if isinstance(answer, AddFailed):
+                raise AdapterFailed(f"rank {rank}: {answer.reason}")
 
     def _receive(self, rank: int, connection: Connection) -> FromRank:
         try:
             answer: FromRank = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            status = self._processes[rank - 1].wait()
-            raise StartFailed(f"rank {rank} ended with status {status}") from None
+            _end_too(rank, self._processes[rank - 1].wait())
         return answer
 
 
 def _watch(rank: int, process: "subprocess.Popen[bytes]", closing: Event) -> None:
     status = process.wait()
     if not closing.is_set():
-        print(f"rank {rank} ended with status {status}; the core ends, too", file=sys.stderr, flush=True)
-        os._exit(LOST)
+        _end_too(rank, status)
+
+
+def _end_too(rank: int, status: int) -> NoReturn:
+    print(f"rank {rank} ended with status {status}; the core ends, too", file=sys.stderr, flush=True)
+    os._exit(LOST)
 
 
 def _end(closing: Event, processes: Sequence["subprocess.Popen[bytes]"], connections: Sequence[Connection]) -> None:
@@ -132,6 +140,7 @@ class FirstRank(ShardedBackend):
         self._ranks = part.rank.count
         self._numbers = count()
         self._adding = Lock()
+        self._freed = deque[int]()  # numbers of adapters that the other ranks still have
         self.others_nbytes = 0
 
     @property
@@ -141,17 +150,29 @@ class FirstRank(ShardedBackend):
     def adapter(self, pairs: Mapping[str, Pair]) -> RankedAdapter:
         with self._adding:
             number = next(self._numbers)
+            self._drop_freed()
             self._others.send(AddAdapter(number, pairs))
-            own = super().adapter(pairs)
-            self._others.wait_answers()
+            try:
+                own = super().adapter(pairs)
+            except BaseException:
+                self._freed.append(number)
+                raise
+            finally:
+                self._others.wait_answers()  # in any case: the next adapter must not take these answers for its own
         adapter = RankedAdapter(number, own, self._ranks)
-        weakref.finalize(adapter, self._others.send, DropAdapter(number)).atexit = False
+        # Not sent here: a garbage collection may run in a thread that is sending.
+        weakref.finalize(adapter, self._freed.append, number).atexit = False
         return adapter
+
+    def _drop_freed(self) -> None:
+        while self._freed:
+            self._others.send(DropAdapter(self._freed.popleft()))
 
     def logits(self, forward: ComputeForward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         numbered = tuple([(_ranked(each.adapter).number, each.tokens) for each in inputs.adapted])
         drawn = inputs.drawn
         sent = replace(inputs, adapted=(), drawn=None)
+        self._drop_freed()
         self._others.send(Forward(sent, numbered, 0 if drawn is None else len(drawn)))
         if drawn is not None:
             drawn = self._collectives.share(drawn)

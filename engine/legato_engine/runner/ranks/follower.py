@@ -11,7 +11,7 @@ from typing import assert_never
 import numba
 import torch
 
-from legato_engine import processor
+from legato_engine import memory, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.sharded import device_handles
 from legato_engine.backends.sharded.backend import ShardedBackend
@@ -24,6 +24,7 @@ from legato_engine.runner.arena import Arena
 from legato_engine.runner.ranks import parts
 from legato_engine.runner.ranks.messages import (
     AddAdapter,
+    AddFailed,
     Capture,
     Connect,
     CopyBlocks,
@@ -33,6 +34,7 @@ from legato_engine.runner.ranks.messages import (
     Loaded,
     LoadFailed,
     LoadPart,
+    LoadProgress,
     LogitsOf,
     ToRank,
 )  # fmt: skip
@@ -49,10 +51,14 @@ class Follower:
         """Raises EngineError."""
         if load.versions != parts.versions():
             raise StartFailed(f"it has {parts.versions()}; the first rank has {load.versions}")
+        if load.files != parts.files(checkpoint):
+            raise StartFailed(f"{checkpoint.path} changed while the worker started; start it again")
         self._answer = answer
         self._adapters: dict[int, LowRankAdapter] = {}
         self._way = parts.open_way(load.rank, load.memory, gpu, load.room, checkpoint.config.hidden_size)
-        part = parts.make(checkpoint, load.formats, load.rank, load.room, self._way, lambda _share: None)
+        part = parts.make(
+            checkpoint, load.formats, load.rank, load.room, self._way, lambda share: answer(LoadProgress(share))
+        )
         self._backend = ShardedBackend(*part)
         self._collectives = part.collectives
         config = checkpoint.config.serving(load.max_length)
@@ -65,8 +71,8 @@ class Follower:
             self._own = Arena(layout, load.num_blocks, self._place, load.host_slots)
             self._arena = self._own.blocks
         else:
-            memory = mmap.mmap(load.arena, load.num_blocks * load.layout.block_bytes)
-            arena = torch.frombuffer(memory, dtype=torch.uint8).view(getattr(torch, load.layout.dtype))
+            mapped = mmap.mmap(load.arena, load.num_blocks * load.layout.block_bytes)
+            arena = torch.frombuffer(mapped, dtype=torch.uint8).view(getattr(torch, load.layout.dtype))
             self._arena = arena.view(load.num_blocks, *load.layout.block_shape)
 
     @property
@@ -109,8 +115,12 @@ class Follower:
         self._backend.logits(self._forward, replace(message.inputs, adapted=adapted, drawn=drawn), self._arena)
 
     def _add(self, message: AddAdapter) -> None:
-        self._adapters[message.number] = self._backend.adapter(message.pairs)
-        self._answer(message.number)
+        try:
+            self._adapters[message.number] = self._backend.adapter(message.pairs)
+        except Exception as error:  # the first rank waits for an answer, whatever happens
+            self._answer(AddFailed(f"{type(error).__name__}: {error}"))
+        else:
+            self._answer(message.number)
 
 
 def run(connection: Connection, load: LoadPart) -> int:
@@ -133,6 +143,7 @@ def run(connection: Connection, load: LoadPart) -> int:
         answer(LoadFailed(str(error)))
         return 2
     cores.bind(load.rank)
+    memory.give_back()
     answer(follower.loaded)
     with torch.inference_mode():
         while True:

@@ -91,6 +91,7 @@ def _loads(
             arena=shared.file.fd if shared and shared.file else None,
             device=f"cuda:{index}" if on_gpus else "cpu",
             host_slots=sizes.host_slots,
+            files=parts.files(checkpoint),
         )
         for index in range(1, options.tensor)
     ]

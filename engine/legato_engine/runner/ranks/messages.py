@@ -32,6 +32,7 @@ class LoadPart:
     arena: int | None = None
     device: str = "cpu"
     host_slots: int = 0
+    files: tuple[tuple[str, int, int], ...] = ()  # as the first rank found them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,25 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """The rank has loaded a share of its weights."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFailed:
     """The rank cannot load its part, and ends."""
 
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class AddFailed:
+    """The rank cannot hold an adapter, and computes on."""
+
+    reason: str
+
+
 ToRank = LoadPart | Connect | Forward | LogitsOf | Capture | CopyBlocks | AddAdapter | DropAdapter
-FromRank = Loaded | LoadFailed | int
+FromRank = LoadProgress | Loaded | LoadFailed | AddFailed | int

@@ -57,6 +57,12 @@ def make(checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, way: W
     return RankPart(backend, part, rank, collectives, min(rank.count, kv_heads))
 
 
+def files(checkpoint: Checkpoint) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of change of each file with tensors: equal if ranks have read the same model."""
+    stats = [(path.name, path.stat()) for path in checkpoint.spans()]
+    return tuple([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+
+
 def versions() -> str:
     """What must be equal in all ranks, because it decides what they compute."""
     names = ("torch", "numba", "numpy", "triton")

@@ -1,0 +1,106 @@
+"""The first rank and the others agree on weights and adapters, whatever happens to one of them."""
+
+import pickle
+from multiprocessing import Pipe
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny_llama
+import torch
+
+from legato_engine.backends.sharded.rank import Rank
+from legato_engine.errors import AdapterFailed, StartFailed
+from legato_engine.runner.ranks import parts
+from legato_engine.runner.ranks.first import FirstRank, OtherRanks
+from legato_engine.runner.ranks.follower import Follower
+from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Loaded, LoadProgress
+from legato_engine.runner.ranks.parts import RankPart
+from legato_engine.weights.opening import open_weights
+
+
+class Others:
+    """Replaces `OtherRanks`: notes messages, and counts the adapters whose answers were awaited."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.answered = 0
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def wait_answers(self) -> None:
+        self.answered += 1
+
+
+def first_rank(others: Any, faults: list[Exception]) -> FirstRank:
+    def adapter(_pairs: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return SimpleNamespace(nbytes=1)
+
+    backend: Any = SimpleNamespace(adapter=adapter)
+    nothing: Any = None
+    return FirstRank(RankPart(backend, nothing, Rank(0, 2), nothing, 1), others)
+
+
+def test_other_ranks_drop_an_adapter_before_the_next_message() -> None:
+    """Not when it is freed: that may be while the same thread sends."""
+    others = Others()
+    first = first_rank(others, [])
+    first.adapter({})
+    assert others.sent == [AddAdapter(0, {})]
+    kept = first.adapter({})
+    assert (kept.number, others.sent[1:]) == (1, [DropAdapter(0), AddAdapter(1, {})])
+
+
+def test_answers_for_an_adapter_that_the_first_rank_cannot_hold_are_not_those_for_the_next() -> None:
+    others = Others()
+    first = first_rank(others, [MemoryError()])
+    with pytest.raises(MemoryError):
+        first.adapter({})
+    assert others.answered == 1
+    first.adapter({})
+    assert others.sent[1:] == [DropAdapter(0), AddAdapter(1, {})]
+
+
+def connected() -> tuple[OtherRanks, Any]:
+    """Other ranks of which there is one, and its end of the connection."""
+    others, (mine, other) = OtherRanks.__new__(OtherRanks), Pipe()
+    others._connections, others._processes = [mine], []
+    return others, other
+
+
+def test_an_adapter_that_another_rank_cannot_hold_is_refused() -> None:
+    """Nobody waits for ever, and that rank computes on."""
+    answered, follower = Event(), Follower.__new__(Follower)
+    others, connection = connected()
+
+    def answer(message: Any) -> None:
+        connection.send_bytes(pickle.dumps(message))
+        answered.set()
+
+    follower._answer, follower._adapters = answer, {}
+    follower._backend = SimpleNamespace(adapter=lambda _pairs: torch.ones(2) @ torch.ones(3))  # type: ignore[assignment]
+    follower.handle(AddAdapter(0, {}))
+    assert answered.wait(60)
+    with pytest.raises(AdapterFailed, match=r"rank 1: RuntimeError: .*size"):
+        others.wait_answers()
+
+
+def test_only_progress_of_other_ranks_is_a_sign_of_life_of_a_start() -> None:
+    (others, connection), beats = connected(), []
+    for message in (LoadProgress(0.5), LoadProgress(1.0), Loaded(7)):
+        connection.send_bytes(pickle.dumps(message))
+    assert others.wait_loaded(lambda: beats.append(1)) == [Loaded(7)]
+    assert len(beats) == 2
+
+
+def test_a_rank_that_finds_another_model_is_refused(tmp_path: Path) -> None:
+    tiny_llama.write(tmp_path)
+    load: Any = SimpleNamespace(versions=parts.versions(), files=parts.files(open_weights(tmp_path)))
+    tiny_llama.write(tmp_path, intermediate_size=128)
+    with pytest.raises(StartFailed, match="changed while the worker started"):
+        Follower(load, open_weights(tmp_path), lambda _answer: None)
