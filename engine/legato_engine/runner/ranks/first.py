@@ -18,6 +18,7 @@ import torch
 
 from legato_engine.backends.interface import Forward as ComputeForward
 from legato_engine.backends.sharded.backend import ShardedBackend
+from legato_engine.backends.sharded.collectives import OfGpuSteps
 from legato_engine.errors import AdapterFailed, StartFailed
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.kvcache.moves import Move
@@ -138,6 +139,7 @@ class FirstRank(ShardedBackend):
         super().__init__(*part)
         self._others = others
         self._ranks = part.rank.count
+        self._captures = isinstance(part.collectives, OfGpuSteps)
         self._numbers = count()
         self._adding = Lock()
         self._freed = deque[int]()  # numbers of adapters that the other ranks still have
@@ -180,11 +182,13 @@ class FirstRank(ShardedBackend):
         return super().logits(forward, replace(inputs, adapted=own, drawn=drawn), arena)
 
     def capture(self, forward: ComputeForward, arena: torch.Tensor) -> None:
-        self._others.send(Capture())
+        if self._captures:
+            self._others.send(Capture())
         super().capture(forward, arena)
 
     def capture_missing(self, forward: ComputeForward, arena: torch.Tensor) -> None:
-        self._others.send(Capture(missing=True))
+        if self._captures:
+            self._others.send(Capture(missing=True))
         super().capture_missing(forward, arena)
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:

@@ -138,6 +138,8 @@ def run(connection: Connection, load: LoadPart) -> int:
     try:
         with torch.inference_mode():
             gpu = backends.gpu(load.device)
+            if gpu is not None:
+                torch.cuda.set_device(gpu.place)  # Triton launches kernels on the current one
             follower = Follower(load, open_weights(load.path, load.quantization), answer, gpu)
     except EngineError as error:
         answer(LoadFailed(str(error)))
