@@ -17,8 +17,9 @@ def checks(tmp_path_factory):
 
 
 def test_every_kernel_in_the_docs_is_compiled(checks):
+    """But the sum over ranks, which most workers do not need."""
     _, tables, _ = gpu_kernels.page()
-    assert checks["names"] == sorted(set(re.findall(r"^\| `(\w+)", tables, re.MULTILINE)))
+    assert checks["names"] == sorted(set(re.findall(r"^\| `(\w+)", tables, re.MULTILINE)) - {"_add_ranks"})
 
 
 @pytest.mark.parametrize(

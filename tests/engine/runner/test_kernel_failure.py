@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
     monkeypatch.setattr(backends, "gpu", lambda name: Interpreted())
-    monkeypatch.setattr(backends, "gpu_uuids", lambda name: ())
+    monkeypatch.setattr(backends, "gpu_uuids", lambda name, ranks: ())
 
 
 @pytest.fixture
