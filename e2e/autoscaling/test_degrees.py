@@ -6,7 +6,7 @@ from typing import Any
 import nodes
 from service import Service
 
-BUDGET = 4  # one prefill worker, one decode worker with one GPU, and its successor with two
+BUDGET = 5  # one prefill worker, one decode worker with two GPUs, and as many for a surge
 
 
 def test_a_change_of_the_degree_is_a_rollout_within_the_budget(
