@@ -103,7 +103,8 @@ class Workers:
             while True:
                 ports = dict(filter(None, map(_port, self._root.children())))
                 read = {name: await _metrics(http, port) for name, port in ports.items()}
-                if not any(each["used_blocks"] + each["quarantined_blocks"] for each in read.values()):
+                ready = all("used_blocks" in each for each in read.values())  # otherwise a core starts
+                if ready and not any(each["used_blocks"] + each["quarantined_blocks"] for each in read.values()):
                     return read
                 await asyncio.sleep(0.2)
 
