@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -43,11 +44,13 @@ class Arena:
         self.host = HostSlots(self.blocks, host_slots)
 
     def seal(self, *, shared: bool) -> None:
-        """Ends the time in which other processes may map the memory for writing, or with `shared` False at all."""
-        assert self.file is not None
-        self.file.seal()
-        self._kept = self.file
-        self.file = self.file if shared else None
+        """Ends the time in which other processes may map the memory for writing; without `shared`, none may map it any
+        more."""
+        file, self.file = self.file, None
+        if file is not None and shared:
+            with suppress(OSError):  # then no other worker reads it
+                file.seal()
+                self.file = file
 
     @property
     def on_host(self) -> bool:

@@ -69,8 +69,7 @@ class RunnerOptions:
     `host_kv_bytes` of the host's memory are for evicted KV, in addition to `memory`. `longest_bytes` bounds the KV of a
     sequence if `max_length` is None. `chunk_tokens`, `max_batch` and `drafts` of a sequence are the size of the largest
     step. A `draft` model takes a part of memory and KV cache. With `shared`, workers of the same node may read the
-    arena. `tensor` ranks of `threads` each divide the layers;
-    all open the weights with `quantization`.
+    arena. `tensor` ranks of `threads` each divide the layers; all open the weights with `quantization`.
     """
 
     dtype: str

@@ -195,7 +195,7 @@ class Schedule:
                 self.follow(chat)
 
     def follow(self, chat):
-        """A hand-off may fail: its other side is told then."""
+        """A hand-off may fail: its other side is notified then."""
         heard = [frame for worker in (chat.here, chat.prefill) if worker for frame in worker.heard]
         failed = [frame for frame in heard if isinstance(frame, Failed) and frame.id == chat.id]
         if failed:

@@ -26,6 +26,7 @@ class Others:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.refusals: list[Exception] = []
         self.answered = 0
 
     def send(self, message: Any) -> None:
@@ -33,6 +34,8 @@ class Others:
 
     def wait_answers(self) -> None:
         self.answered += 1
+        if self.refusals:
+            raise self.refusals.pop()
 
 
 def first_rank(others: Any, faults: list[Exception]) -> FirstRank:
@@ -56,14 +59,17 @@ def test_other_ranks_drop_an_adapter_before_the_next_message() -> None:
     assert (kept.number, others.sent[1:]) == (1, [DropAdapter(0), AddAdapter(1, {})])
 
 
-def test_answers_for_an_adapter_that_the_first_rank_cannot_hold_are_not_those_for_the_next() -> None:
+def test_an_adapter_that_a_rank_cannot_hold_is_dropped_and_its_answers_are_not_those_for_the_next() -> None:
     others = Others()
     first = first_rank(others, [MemoryError()])
     with pytest.raises(MemoryError):
         first.adapter({})
     assert others.answered == 1
+    others.refusals.append(AdapterFailed("rank 1: no room"))
+    with pytest.raises(AdapterFailed):
+        first.adapter({})
     first.adapter({})
-    assert others.sent[1:] == [DropAdapter(0), AddAdapter(1, {})]
+    assert others.sent[1:] == [DropAdapter(0), AddAdapter(1, {}), DropAdapter(1), AddAdapter(2, {})]
 
 
 def connected() -> tuple[OtherRanks, Any]:

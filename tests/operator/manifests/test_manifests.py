@@ -214,22 +214,3 @@ def test_memory_that_pods_do_not_share_is_no_transport(build):
     read = _service(build(transfer={"transport": "SharedMemory"})).spec
     assert [path for path, _ in checks.unavailable(read, in_containers=True)] == ["spec.transfer.transport"]
     assert checks.unavailable(read) == []
-
-
-@pytest.mark.parametrize(
-    ("ranks", "transfer", "size"),
-    [
-        (1, {}, None),
-        (2, {}, "1Gi"),
-        (2, {"nodeMemory": "On"}, None),  # hostIPC: the node's
-        (8, {"rdma": {"resource": "rdma/ib", "sharedMemory": "2Gi"}, "transport": "RDMA"}, "2Gi"),
-        (8, {"rdma": {"resource": "rdma/ib"}, "transport": "RDMA"}, "1Gi"),
-    ],
-)
-def test_ranks_of_a_pod_have_shared_memory(build, ranks, transfer, size):
-    """NCCL needs more than the 64 MiB of a container runtime."""
-    made = _worker(build(decode={"parallelism": {"tensor": ranks}}, transfer=transfer))
-    volumes = {volume["name"]: volume for volume in made["spec"]["volumes"]}
-    mounts = {mount["mountPath"]: mount["name"] for mount in _main(made)["volumeMounts"]}
-    memory = volumes[mounts["/dev/shm"]]["emptyDir"] if "/dev/shm" in mounts else {"sizeLimit": None}
-    assert memory["sizeLimit"] == size

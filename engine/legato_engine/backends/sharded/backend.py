@@ -27,7 +27,7 @@ from legato_engine.layers.interface import (
     OutputNorm,
     Step,
     Sum,
-)  # fmt: skip
+)
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.layers.splits import ColumnParallel, RowParallel, Split
 
@@ -103,7 +103,7 @@ class ShardedBackend:
         return self._backend.begin(self._own_inputs(inputs, arena.shape[4]), self._own_arena(arena))
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
-        """For the first rank, all columns; for others, their own."""
+        """Returns all columns to the first rank."""
         own = self._own_inputs(inputs, arena.shape[4])
         return self._gathered(self._backend.logits(forward, own, self._own_arena(arena)))
 

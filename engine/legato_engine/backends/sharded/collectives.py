@@ -49,7 +49,7 @@ class Collectives(Protocol):
 
     def norm(self, step: Step, x: Hidden, norms: Sequence[WholeNorm], eps: float) -> None: ...
     def gather(self, logits: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
-        """Logits float32 [tokens, vocab], from the columns of each rank; for other ranks than the first, their own."""
+        """Logits float32 [tokens, vocab], from the columns of each rank. Other ranks than the first get any tensor."""
 
     def share(self, numbers: torch.Tensor) -> torch.Tensor:
         """The first rank's whole numbers below 2^24; others pass zeros."""
@@ -154,6 +154,7 @@ class OfGpuSteps:
 
 
 def norm_whole(x: torch.Tensor, norms: Sequence[WholeNorm], eps: float, add: Add) -> None:
+    """Norms the columns of `norms` in place."""
     squares = torch.stack([each.squares(x) for each in norms])
     add(squares)
     for each, sums in zip(norms, squares, strict=True):

@@ -32,7 +32,7 @@ class Rank:
         return first * unit, (first + each) * unit
 
     def rows(self, size: int) -> Span:
-        """The part of a vocabulary of any size; the last ranks may have fewer rows, or none."""
+        """The part of a vocabulary, of which the last rank may have fewer rows."""
         each = -(-size // self.count)
         return min(size, self.index * each), min(size, (self.index + 1) * each)
 

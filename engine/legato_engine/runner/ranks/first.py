@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count
 from multiprocessing import Pipe
@@ -39,7 +40,7 @@ from legato_engine.runner.ranks.messages import (
     LoadProgress,
     LogitsOf,
     ToRank,
-)  # fmt: skip
+)
 from legato_engine.runner.ranks.parts import RankPart
 
 LOST = 3  # exit status of a core that has lost a rank: it can start again
@@ -154,21 +155,22 @@ class FirstRank(ShardedBackend):
             number = next(self._numbers)
             self._drop_freed()
             self._others.send(AddAdapter(number, pairs))
-            try:
-                own = super().adapter(pairs)
-            except BaseException:
-                self._freed.append(number)
-                raise
-            finally:
-                self._others.wait_answers()  # in any case: the next adapter must not take these answers for its own
+            with ExitStack() as failed:
+                failed.callback(self._freed.append, number)
+                try:
+                    own = super().adapter(pairs)
+                finally:
+                    self._others.wait_answers()  # in any case: the next adapter must not take these answers for its own
+                failed.pop_all()
         adapter = RankedAdapter(number, own, self._ranks)
         # Not sent here: a garbage collection may run in a thread that is sending.
         weakref.finalize(adapter, self._freed.append, number).atexit = False
         return adapter
 
     def _drop_freed(self) -> None:
-        while self._freed:
-            self._others.send(DropAdapter(self._freed.popleft()))
+        with suppress(IndexError):  # until it is empty, which another thread may do as well
+            while True:
+                self._others.send(DropAdapter(self._freed.popleft()))
 
     def logits(self, forward: ComputeForward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         numbered = tuple([(_ranked(each.adapter).number, each.tokens) for each in inputs.adapted])

@@ -37,7 +37,7 @@ from legato_engine.runner.ranks.messages import (
     LoadProgress,
     LogitsOf,
     ToRank,
-)  # fmt: skip
+)
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 
@@ -55,9 +55,9 @@ class Follower:
             raise StartFailed(f"{checkpoint.path} changed while the worker started; start it again")
         self._answer = answer
         self._adapters: dict[int, LowRankAdapter] = {}
-        self._way = parts.open_way(load.rank, load.memory, gpu, load.room, checkpoint.config.hidden_size)
+        self._exchange = parts.open_exchange(load.rank, load.memory, gpu, load.room, checkpoint.config.hidden_size)
         part = parts.make(
-            checkpoint, load.formats, load.rank, load.room, self._way, lambda share: answer(LoadProgress(share))
+            checkpoint, load.formats, load.rank, load.room, self._exchange, lambda share: answer(LoadProgress(share))
         )
         self._backend = ShardedBackend(*part)
         self._collectives = part.collectives
@@ -77,9 +77,9 @@ class Follower:
 
     @property
     def loaded(self) -> Loaded:
-        if self._way.peers is None:
+        if self._exchange.peers is None:
             return Loaded(self._backend.nbytes)
-        return Loaded(self._backend.nbytes, self._way.peers.export(), device_handles.export(self._arena))
+        return Loaded(self._backend.nbytes, self._exchange.peers.export(), device_handles.export(self._arena))
 
     def handle(self, message: ToRank) -> None:
         if isinstance(message, Forward):
@@ -100,8 +100,8 @@ class Follower:
         elif isinstance(message, DropAdapter):
             self._adapters.pop(message.number, None)
         elif isinstance(message, Connect):
-            assert self._way.peers is not None
-            self._way.peers.open(message.handles)
+            assert self._exchange.peers is not None
+            self._exchange.peers.open(message.handles)
         elif isinstance(message, LoadPart):
             raise AssertionError("a rank loads once")
         else:

@@ -48,10 +48,10 @@ def lead(
         shared = Arena(plan.layout, sizes.num_blocks, torch.device("cpu"), sizes.host_slots, for_ranks=True)
     try:
         others = OtherRanks(_loads(checkpoint, plan, options, room, sizes, shared, memory))
-        way = parts.open_way(rank, memory, gpu, room, config.hidden_size)
+        exchange = parts.open_exchange(rank, memory, gpu, room, config.hidden_size)
     finally:
         os.close(memory)
-    part = parts.make(checkpoint, plan.formats, rank, room, way, lambda share: report("weights", share))
+    part = parts.make(checkpoint, plan.formats, rank, room, exchange, lambda share: report("weights", share))
     backend = FirstRank(part, others)
     model = registry.model_class(config)(config, backend)
     if gpu is not None:
@@ -60,10 +60,10 @@ def lead(
     backend.others_nbytes = sum(answer.nbytes for answer in answers)
     if shared is not None:
         shared.seal(shared=options.shared)
-    if way.peers is not None:
-        handles = [way.peers.export(), *[answer.peer for answer in answers]]
+    if exchange.peers is not None:
+        handles = [exchange.peers.export(), *[answer.peer for answer in answers]]
         others.send(Connect(handles))
-        way.peers.open(handles)
+        exchange.peers.open(handles)
         arenas = [device_handles.opened(answer.arena) for answer in answers]
         first.connect(arenas, min(rank.count, config.kv_heads))
     others.watch()

@@ -29,31 +29,33 @@ class RankPart(NamedTuple):
     parts: int
 
 
-class Way(NamedTuple):
-    """How ranks add their results: through memory of the host, or in addition of their GPUs."""
+class Exchange(NamedTuple):
+    """The memory through which ranks exchange results: of the host, or of their GPUs."""
 
     host: SharedMemory
     gpu: Device | None = None
     peers: PeerMemory | None = None
 
 
-def open_way(rank: Rank, memory: int, gpu: Device | None, room: Room, hidden: int) -> Way:
+def open_exchange(rank: Rank, memory: int, gpu: Device | None, room: Room, hidden: int) -> Exchange:
     """`memory` is the descriptor of memory that all ranks share."""
     peers = None
     if gpu is not None and gpu.place.type == "cuda":
         peers = PeerMemory(rank, gpu.place, room.tokens * hidden)
-    return Way(SharedMemory(memory, rank), gpu, peers)
+    return Exchange(SharedMemory(memory, rank), gpu, peers)
 
 
-def make(checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, way: Way, report: Progress) -> RankPart:
+def make(
+    checkpoint: Checkpoint, chosen: Formats, rank: Rank, room: Room, exchange: Exchange, report: Progress
+) -> RankPart:
     part, kv_heads = ShardedCheckpoint(checkpoint, rank), checkpoint.config.kv_heads
     if (scales := backends.scales_of_kv(checkpoint, chosen)) is not None:
         scales = scales[..., slice(*rank.span(kv_heads))]
-    backend = backends.make(part, chosen, way.gpu, room, report, scales)
-    if way.gpu is not None:
-        add = OnHost(way.host).add if way.peers is None else way.peers.add
+    backend = backends.make(part, chosen, exchange.gpu, room, report, scales)
+    if exchange.gpu is not None:
+        add = OnHost(exchange.host).add if exchange.peers is None else exchange.peers.add
         return RankPart(backend, part, rank, OfGpuSteps(rank, add), 1)
-    collectives = OfCpuSteps(way.host) if chosen.backend == "cpu" else OnHost(way.host)
+    collectives = OfCpuSteps(exchange.host) if chosen.backend == "cpu" else OnHost(exchange.host)
     return RankPart(backend, part, rank, collectives, min(rank.count, kv_heads))
 
 

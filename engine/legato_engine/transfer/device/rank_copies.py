@@ -1,7 +1,7 @@
 """Copies between slots in host memory and an arena whose blocks have parts on several GPUs, one for each rank."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -34,7 +34,7 @@ class _Part:
         self.out, self.into = stream(self.device), stream(self.device)
 
     def summed(self, blocks: Sequence[int]) -> CudaCopy:
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+        with _on(self.device):
             return summed(self.device, self._sums, blocks)
 
 
@@ -51,7 +51,8 @@ class RankCopies:
             for number, tensor in enumerate(tensors):
                 own = None
                 if sums is not None and number == 0:
-                    own = CudaSums(tensor, num_blocks, sums.sum_blocks, first) if first else sums
+                    with _on(tensor.device):
+                        own = CudaSums(tensor, num_blocks, sums.sum_blocks, first) if first else sums
                 part = _Part(words_of(tensor, num_blocks), first, own)
                 self._written.append(part)
                 self._read += [part] if number == 0 else []
@@ -80,3 +81,8 @@ class RankCopies:
                 copies.append(part.summed(blocks))
             counted += [copies[-1]] if part in self._read else []
         return RankCopy(copies, counted)
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Makes `device` the current one, on which Triton launches kernels."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

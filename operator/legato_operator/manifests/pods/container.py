@@ -10,7 +10,6 @@ from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_operator.manifests.pods import model
 from legato_operator.manifests.pods.model import Delivery, Download, Volume
 from legato_protocol import names
-from legato_protocol.settings import sizes
 
 TOKEN = "legato-token"  # the volume with the service's tokens
 INTERNAL_TLS = "internal-tls"  # the volume with the certificate of the service's processes
@@ -30,7 +29,6 @@ _PROBES = {
     "livenessProbe": ("/healthz", {"periodSeconds": 5, "failureThreshold": 6, "timeoutSeconds": 5}),
 }
 _SCRATCH = "tmp"
-_SHARED_MEMORY = "shared-memory"
 _CACHE = "cache"
 _NODE_LOST_AFTER = 30  # seconds; the default of Kubernetes is five minutes
 
@@ -127,13 +125,6 @@ def with_volumes(pod: dict[str, Any], volumes: Sequence[Volume]) -> dict[str, An
         "containers": [{**container, "volumeMounts": mounts}],
         "volumes": [*pod["volumes"], *(each.volume for each in volumes)],
     }
-
-
-def with_shared_memory(pod: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns the pod with a `/dev/shm` of at most `size` bytes, which count as its memory."""
-    memory = {"medium": "Memory", "sizeLimit": sizes.text(size)}
-    mount = {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}
-    return with_volumes(pod, [Volume({"name": _SHARED_MEMORY, "emptyDir": memory}, mount)])
 
 
 def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:

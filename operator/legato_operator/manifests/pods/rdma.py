@@ -1,11 +1,14 @@
-"""RDMA resources of a worker's pod: devices, huge pages, and permission to lock memory."""
+"""RDMA resources of a worker's pod: devices, huge pages, shared memory, and permission to lock memory."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.api.spec.rdma import RDMA
+from legato_operator.manifests.pods import container
+from legato_operator.manifests.pods.model import Volume
 from legato_protocol.settings import sizes
 
+_SHARED_MEMORY = "shared-memory"  # the volume
 _GROUP = 65532  # the images' group: without capabilities, root can only write files of its user or group
 
 
@@ -17,7 +20,12 @@ def with_rdma(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:
     made = {**worker, "resources": _resources(worker["resources"], rdma)}
     if rdma.memory_lock == "IPCLock":
         made["securityContext"] = _locking(worker["securityContext"])
-    return {**pod, "containers": [made]}
+    pod = {**pod, "containers": [made]}
+    if rdma.shared_memory is None:
+        return pod
+    memory = {"medium": "Memory", "sizeLimit": sizes.text(rdma.shared_memory)}
+    mount = {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}
+    return container.with_volumes(pod, [Volume({"name": _SHARED_MEMORY, "emptyDir": memory}, mount)])
 
 
 def _resources(given: Mapping[str, Any], rdma: RDMA) -> dict[str, Any]:

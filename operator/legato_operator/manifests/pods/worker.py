@@ -19,7 +19,6 @@ POD_NAME = "LEGATO_POD_NAME"
 POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
 LEASE_PATIENCE = 2  # multiple of the hang timeout: gateways, which know more, give up a worker before its peers do
-RANKS_MEMORY = 1 << 30  # bytes of /dev/shm with several ranks, as NVIDIA recommends for NCCL; a runtime's has 64 MiB
 STEP_PATIENCE = 8  # multiple of the hang timeout for a step: kernels compile, and memory is touched for the first time
 
 
@@ -44,8 +43,6 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
         spec = rdma.with_rdma(spec, service.spec.transfer.rdma)
-        if (size := _shared_memory(service.spec, pool)) is not None:
-            spec = container.with_shared_memory(spec, size)
         if service.spec.transfer.node_memory == "On":
             spec["hostIPC"] = True  # also makes the node's /dev/shm the container's
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
@@ -81,13 +78,6 @@ def adopted(service: InferenceService, name: str, uid: str, pool: Object) -> dic
 def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
     """Returns the label of a recalled worker, which replaces `draining`."""
     return common.partial_object(service, "Pod", name, uid=uid, labels={names.LABEL_SERVING: "true"})
-
-
-def _shared_memory(spec: Spec, pool: str) -> int | None:
-    """Returns the size of the pod's own `/dev/shm`; None for the container runtime's, or the node's with hostIPC."""
-    if (rdma := spec.transfer.rdma) is not None and rdma.shared_memory is not None:
-        return rdma.shared_memory
-    return RANKS_MEMORY if roles.ranks(spec, pool) > 1 and spec.transfer.node_memory != "On" else None
 
 
 def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
