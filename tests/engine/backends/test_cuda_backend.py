@@ -87,7 +87,7 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
     check(oracle_of(RandomCheckpoint(MODELS[model]) if options else checkpoint, bool(options)), run)
 
 
-@pytest.mark.parametrize(("name", "degree"), [("llama", 4), ("olmo 2", 2), ("gpt-oss", 2), ("FP8", 2)])
+@pytest.mark.parametrize(("name", "degree"), [("olmo 2", 2), ("gpt-oss", 2), ("FP8", 2)])
 def test_ranks_compute_the_same_together(name, degree, sequences, monkeypatch):
     """Replayed, with an arena for each rank, and copies of blocks."""
     weights = rounding.rounded(RandomCheckpoint(LLAMA), "FP8") if name == "FP8" else random_weights(name)
@@ -97,9 +97,9 @@ def test_ranks_compute_the_same_together(name, degree, sequences, monkeypatch):
     for options in ({}, {"tensor": degree, "threads": 1}):
         runner = load(weights, **options)
         runner.capture()
-        run = sequences(runner, prompts(320, (5, 40, 17)), new_tokens=3)
+        run = sequences(runner, prompts(320, (5, 17, 9)), new_tokens=2)
         run.prefill(0, chunk=256)
-        run.prefill(1, chunk=29)
+        run.prefill(1, chunk=12)
         if not runner.layout.windows:
             (copied,) = run.tables[0]
             runner.step(Batch((), copies=((copied, runner.num_blocks - 1),)))
