@@ -213,7 +213,7 @@ def test_formats_stay_close_to_float32(dtype, name, draws):
     assert dtype == "auto" or runner.layout.dtype == "bfloat16"
     for chunk, singles in ((90, 0), (67, 0), (70, 20)) if dtype == "auto" else ((90, 0),):
         found = last_logits(runner, tokens, chunk, draws, singles)
-        assert error(found, exact) < (0.03 if dtype == "auto" else 0.06)
+        assert error(found, exact) < (0.04 if dtype == "auto" else 0.06)
 
 
 @pytest.mark.parametrize("vocab_size", [320, 333])
