@@ -119,8 +119,8 @@ def test_a_model_is_judged_by_its_header(name, server, files, folder, judge, leg
     assert judge(source) == expected
     assert "fits: weights" in expected[1]
     by_name, by_path = legato("doctor", f"{REPO}:{name}"), legato("doctor", files[name])
-    assert re.fullmatch(r"Memory\n  decode +fits: weights [35] MiB, ", by_name.out.partition("workspace")[0])
-    assert by_name.out == by_path.out
+    for judged in (by_name, by_path):
+        assert re.match(r"Memory\n  decode +fits: weights [35] MiB, workspace", judged.out)
     assert not downloaded(folder)
     assert server.sent < sum(len(content) for content in server.files.values()) / 2
 
