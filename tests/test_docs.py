@@ -208,7 +208,7 @@ def test_docs_know_every_reason_of_conditions_and_sizes(page, row, reasons):
 
 def test_every_reason_constant_is_explained():
     types = {"READY", "PREFILL_READY", "DECODE_READY", "GATEWAY_READY", "KV_TRANSPORT_READY", "PROGRESSING"}
-    types |= {"ADAPTERS_READY", "KERNELS_READY", "ROUTE_READY", "SCALING_ACTIVE", "UPGRADED"}
+    types |= {"ADAPTERS_READY", "KERNELS_READY", "KV_TIERS_READY", "ROUTE_READY", "SCALING_ACTIVE", "UPGRADED"}
     constants = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
     assert constants - {vars(conditions)[name] for name in types} == set(conditions.REASONS)
 

@@ -7,6 +7,7 @@ before a sequence that needs it starts.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Content
@@ -16,6 +17,7 @@ from legato_protocol.wire.kv_events import DISK
 
 MOST_WRITES = 16  # outstanding; further blocks wait in their slots, which may be reused before
 PAUSE = 10.0  # seconds without writes after a failed write, for example because the disk is full
+REPORTED = 600.0  # seconds for which an error is reported as the tier's problem
 _SMOOTHING = 0.2
 
 
@@ -71,7 +73,7 @@ class DiskTier:
         self.written = self.read = self.evicted = self.errors = 0
         self.write_seconds = self.read_seconds = 0.0
         self.seconds_per_read = 0.0  # smoothed; 0 before the first
-        self.problem = ""  # the last error
+        self._problem, self._problem_ends = "", inf  # the last error; inf: set by the next plan
 
     def __len__(self) -> int:
         return len(self._files)
@@ -79,7 +81,7 @@ class DiskTier:
     def counts(self) -> TierCounts:
         return TierCounts(
             self.capacity, len(self), self.written, self.read, self.evicted,
-            self.write_seconds, self.read_seconds, self.errors, self.problem,
+            self.write_seconds, self.read_seconds, self.errors, self._problem,
         )  # fmt: skip
 
     def take_orders(self) -> list[Order]:
@@ -135,7 +137,7 @@ class DiskTier:
         """Adds files that an earlier process wrote, least recently used first, and removes those beyond the capacity.
         `refused` ones were removed already."""
         if refused:
-            self.errors, self.problem = refused, f"{refused} files with KV of another revision, or incomplete"
+            self.errors, self._problem = refused, f"{refused} files with KV of another revision, or incomplete"
         for content in contents:
             self._files[content.group, content.block_hash] = content
             self._prefixes.add(content.group, content.block_hash, content.parent)
@@ -144,6 +146,9 @@ class DiskTier:
     def begin(self, now: float) -> None:
         """A plan begins."""
         self._now = now
+        self._problem_ends = min(self._problem_ends, now + REPORTED)
+        if now >= self._problem_ends:
+            self._problem = ""
 
     @property
     def writes(self) -> bool:
@@ -173,7 +178,7 @@ class DiskTier:
         key = content.group, content.block_hash
         if outcome.error:
             self.errors += 1
-            self.problem = outcome.error
+            self._problem, self._problem_ends = outcome.error, inf
         if isinstance(outcome.order, WriteBlock):
             self._on_written(key, content, outcome)
         elif outcome.error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class TierCounts:
     """`blocks` of `slots` are in the tier; the other numbers count blocks since the start. `evicted` ones made
-    room, `errors` are failed reads and writes, and rejected files; `problem` is the last error."""
+    room, `errors` are failed reads and writes, and rejected files; `problem` is the last one, for some minutes."""
 
     slots: int = 0
     blocks: int = 0

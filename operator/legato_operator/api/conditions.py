@@ -15,6 +15,7 @@ SCALING_ACTIVE = "ScalingActive"
 UPGRADED = "Upgraded"
 ADAPTERS_READY = "AdaptersReady"
 KERNELS_READY = "KernelsReady"
+KV_TIERS_READY = "KVTiersReady"
 
 ACCEPTED = "Accepted"
 ADAPTERS_PENDING = "AdaptersPending"
@@ -33,6 +34,7 @@ DOWNLOADING = "Downloading"
 HOST_CONFLICT = "HostConflict"
 INVALID = "Invalid"
 KERNEL_FALLBACK = "KernelFallback"
+KV_TIER_ERRORS = "KVTierErrors"
 METRICS_STALE = "MetricsStale"
 NOT_AVAILABLE = "NotAvailable"
 NOT_FOUND = "NotFound"
@@ -82,6 +84,7 @@ REASONS = {
     HOST_CONFLICT: "an older service has a route for the same host on the same Gateway or class; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
     KERNEL_FALLBACK: "slower operators replace compiled kernels, or weights have no kernel; the message says why",
+    KV_TIER_ERRORS: "KV files could not be written or used in the last 10 minutes, so prompts are computed instead",
     METRICS_STALE: "a worker or gateway has not reported its load for 30 s, so no pool shrinks; the message names it",
     NODE_UNREACHABLE: "nodes no longer report their pods, which may still run; the message says since when",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",

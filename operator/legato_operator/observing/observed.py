@@ -40,6 +40,7 @@ class WorkerState:
     transport_fallback: bool = False  # True if the transport is below the requested one, or what its devices support
     failed_connections: int = 0  # to other workers, since the last success
     kernel_fallback: str = ""  # why something slower replaces compiled kernels, if it does
+    tier_problem: str = ""  # why KV could not be written to a slower tier, or read from it, in the last minutes
     max_length: int = 0  # tokens of the longest accepted sequence; 0: not reported
     max_running: int = 0  # maximum number of concurrently running sequences; 0: not reported
 

@@ -63,9 +63,16 @@ def _read(state: dict[str, Any]) -> WorkerState:
         bool(state.get("transport_fallback", False)),
         int(state.get("totals", {}).get("transfer", {}).get("failed_in_a_row", 0)),
         str(state.get("fallback", "")),
+        _tier_problem(state.get("totals", {}).get("tiers", {})),
         int(state.get("max_length", 0)),
         int(state.get("max_running", 0)),
     )
+
+
+def _tier_problem(tiers: dict[str, Any]) -> str:
+    """Returns the recent problems of KV tiers, with the number of errors since the core's start."""
+    recent = ((name, counts.get("problem"), counts.get("errors", 0)) for name, counts in tiers.items())
+    return "; ".join(f"{name}: {problem} (errors: {errors})" for name, problem, errors in recent if problem)
 
 
 def _adapters(state: dict[str, Any]) -> AdapterState:

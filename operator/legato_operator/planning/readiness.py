@@ -1,6 +1,6 @@
-"""Conditions Ready, of each part, of the KV transport and of kernels, from a service's pods. Pure."""
+"""Conditions Ready, of each part, of the KV transport, of kernels and of KV tiers, from a service's pods. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from legato_operator.api import conditions, roles
@@ -177,9 +177,20 @@ def transport(observed: Observed) -> Condition:
 
 def kernels(observed: Observed) -> Condition | None:
     """Returns a condition while slower operators replace compiled kernels; else None."""
+    fallen = _by_worker(observed, lambda state: state.kernel_fallback)
+    return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, fallen) if fallen else None
+
+
+def kv_tiers(observed: Observed) -> Condition | None:
+    """Returns a condition while workers report recent errors of their KV tiers; else None."""
+    problems = _by_worker(observed, lambda state: state.tier_problem)
+    return Condition(conditions.KV_TIERS_READY, False, conditions.KV_TIER_ERRORS, problems) if problems else None
+
+
+def _by_worker(observed: Observed, text_of: Callable[[WorkerState], str]) -> str:
+    """Returns the texts of ready workers that have one, with their names."""
     states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
-    fallen = sorted(f"{name}: {state.kernel_fallback}" for name, state in states if state.kernel_fallback)
-    return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, "; ".join(fallen)) if fallen else None
+    return "; ".join(sorted(f"{name}: {text}" for name, state in states if (text := text_of(state))))
 
 
 def _carrier(state: WorkerState) -> str:

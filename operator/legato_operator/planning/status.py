@@ -21,6 +21,8 @@ _PARTS = {
     conditions.DECODE_READY: roles.DECODE,
     conditions.GATEWAY_READY: common.GATEWAY,
 }
+# Removed once the service has nothing to report under them.
+_OPTIONAL = {conditions.ROUTE_READY, conditions.ADAPTERS_READY, conditions.KERNELS_READY, conditions.KV_TIERS_READY}
 _NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
 
 
@@ -48,7 +50,8 @@ def _optional(observed: Observed, placement: PodPlacement, step: ServiceStep) ->
         yield progress.upgraded(observed, step)
     route = routes.condition(observed) if placement.containers else None
     adapted = adapters.condition(observed, step.revisions, placement)
-    yield from (condition for condition in (route, adapted, readiness.kernels(observed)) if condition is not None)
+    reported = (route, adapted, readiness.kernels(observed), readiness.kv_tiers(observed))
+    yield from (condition for condition in reported if condition is not None)
 
 
 def _url(observed: Observed, placement: PodPlacement) -> dict[str, str]:
@@ -117,8 +120,7 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
         newest = refusal.generation
         progressing = _with_refusal(observed, refusal, news[-1])
         updated = [*updated[:-1], *conditions.update(known, [progressing], newest, observed.timestamp)]
-    optional = {conditions.ROUTE_READY, conditions.ADAPTERS_READY}  # removed when no longer wanted
-    updated_types = {condition.type for condition in news} | optional
+    updated_types = {condition.type for condition in news} | _OPTIONAL
     kept = [condition for condition in known if condition["type"] not in updated_types]
     return {"observedGeneration": newest, "conditions": [*updated, *kept]}
 

@@ -70,6 +70,10 @@ async def test_thousands_of_workers_are_asked_in_slots_and_all_answer():
         ),
         ({"totals": {"transfer": {"failed_in_a_row": 4}}}, WorkerState(3, False, "tcp", failed_connections=4)),
         ({"max_length": 8192, "max_running": 64}, WorkerState(3, False, "tcp", max_length=8192, max_running=64)),
+        (
+            {"totals": {"tiers": {"host": {"problem": ""}, "disk": {"problem": "it is full", "errors": 3}}}},
+            WorkerState(3, False, "tcp", tier_problem="disk: it is full (errors: 3)"),
+        ),
         ({"fallback": "no nvcc"}, WorkerState(3, False, "tcp", kernel_fallback="no nvcc")),
         ({"draining": True, "stopping": True}, WorkerState(3, True, "tcp", stopping=True)),
         ({"stopping": ...}, WorkerState(3, False, "tcp", stopping=True)),  # it does not say that it stays

@@ -166,15 +166,23 @@ def test_missing_transport_is_reported_and_with_required_not_ready(build, requir
     assert condition(made, "Ready")["status"] == str(not required)
 
 
-def test_workers_that_compute_without_compiled_kernels_are_reported(build):
+@pytest.mark.parametrize(
+    ("field", "kind", "reason"),
+    [
+        ("kernel_fallback", "KernelsReady", conditions.KERNEL_FALLBACK),
+        ("tier_problem", "KVTiersReady", conditions.KV_TIER_ERRORS),
+    ],
+)
+def test_what_workers_do_without_is_reported_while_it_lasts(build, field, kind, reason):
+    """As kernels that are missing, and KV files that cannot be used."""
     first, *rest = _running(build())
-    state = WorkerState(0, False, "ucx:tcp", kernel_fallback="head_dim 20 is not a multiple of 16")
+    state = WorkerState(0, False, "ucx:tcp", **{field: "the reason"})
     made = _plan(build(), [dataclasses.replace(first, state=state), *rest])
-    kernels = condition(made, "KernelsReady")
-    assert (kernels["status"], kernels["reason"]) == ("False", conditions.KERNEL_FALLBACK)
-    assert kernels["message"] == "demo-decode-0: head_dim 20 is not a multiple of 16"
-    before = [each["type"] for each in _plan(build(), _running(build())).status["conditions"]]
-    assert "KernelsReady" not in before
+    reported = condition(made, kind)
+    assert (reported["status"], reported["reason"]) == ("False", reason)
+    assert reported["message"] == "demo-decode-0: the reason"
+    after = _plan(build(), _running(build()), status=made.status)
+    assert kind not in [each["type"] for each in after.status["conditions"]]
 
 
 def test_requests_that_are_retried_after_failures_are_reported(build):

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from legato_engine.kvcache.disk_tier import REPORTED
 from legato_protocol.wire.kv_events import DISK, Stored
 
 layers = pytest.mark.parametrize("make_runner", ["plain", "windows"], indirect=True)
@@ -64,3 +65,7 @@ def test_a_restarted_worker_reads_its_blocks_and_computes_those_that_are_damaged
     world.run(3)
     totals = again.status.totals.tiers["disk"]
     assert (totals.restored, totals.errors) == (counts.restored, counts.errors)
+    assert totals.problem == counts.problem
+    world.run(int(REPORTED))
+    serve(world, again, 0, "later")
+    assert not again.scheduler.pool.disk.counts().problem
