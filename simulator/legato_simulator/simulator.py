@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from legato_engine.policy import Profile
-from legato_operator.policy import Bounds, Spec, roles
+from legato_operator.policy import Bounds, Slo, Spec, roles
 from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.fluid.engine import FluidEngine
@@ -39,13 +39,25 @@ class ServiceSimulator:
     engine: str = "fluid"  # one of ENGINES
     handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
     progress: Callable[[float], object] | None = None  # called with the simulated seconds, as they pass
+    others: tuple[Profile, ...] = ()  # measured profiles of the same workers with other degrees
+    objectives: Slo | None = None  # by which requests are judged; the manifest's if None
 
     def simulate(self, workload: Workload, scaler: Scaler) -> Result:
         """Runs one workload under one new scaler."""
-        run = RunSettings(
-            self.spec, workload, self.profile, self.start, since=self.since, handoff_rate=self.handoff_rate
+        return ENGINES[self.engine](self.run_settings(workload), scaler).run(self.progress)
+
+    def run_settings(self, workload: Workload) -> RunSettings:
+        """Returns the input of a run of this workload."""
+        return RunSettings(
+            self.spec,
+            workload,
+            self.profile,
+            self.start,
+            since=self.since,
+            handoff_rate=self.handoff_rate,
+            others=self.others,
+            objectives=self.objectives,
         )
-        return ENGINES[self.engine](run, scaler).run(self.progress)
 
     def legato(self) -> Scaler:
         """Returns a scaler that decides as the operator does."""
@@ -54,10 +66,9 @@ class ServiceSimulator:
     def search_context(self, workload: Workload) -> SearchContext:
         """Returns the estimates from which baselines make their grids."""
         most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.with_pool(self.spec)}
-        profile = self.profile
+        run = self.run_settings(workload)
         if self.start is not None:
-            profile = msgspec.structs.replace(profile, start_seconds=self.start)
-        run = RunSettings(self.spec, workload, profile)
+            run = dataclasses.replace(run, profile=msgspec.structs.replace(self.profile, start_seconds=self.start))
         decode, slots = run.worker_profile(roles.DECODE), run.kind().slots
         return SearchContext(workload, decode, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
 

@@ -29,6 +29,8 @@ def result(scaler: str = "legato", workload: str = "steady", **changes: Any) -> 
         "timeline": tuple(sample(float(at)) for at in range(0, 600, 30)),
         "offered": 2400,
         "finished": 2400,
+        "missed_ttft": 60,
+        "missed_tpot": 12,
         "refused": 0,
         "unfinished": 0,
         "seconds": 600.0,

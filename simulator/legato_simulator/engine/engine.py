@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from legato_engine.policy import BLOCK_SIZES, Profile, SequenceSizes, Speculated, max_running
-from legato_operator.policy import DECIDE_EVERY, Spec, roles
+from legato_operator.policy import DECIDE_EVERY, Slo, Spec, roles
 from legato_protocol.settings import durations
 from legato_simulator.engine.chunks import chunk_tokens
 from legato_simulator.engine.pods import Pods
@@ -36,10 +36,13 @@ class RunSettings:
     rate_error: float = 1.0  # reported prefill rate of workers ÷ the true one
     since: float = 0.0  # requests that arrived before do not count
     handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
+    others: tuple[Profile, ...] = ()  # measured profiles of the same workers with other degrees
+    objectives: Slo | None = None  # by which requests are judged; the manifest's if None
 
     def worker_profile(self, pool: str) -> Profile:
         """Returns the profile of a pool's workers, with their degree."""
-        return self.profile.of_degree(roles.ranks(self.spec, pool))
+        ranks = roles.ranks(self.spec, pool)
+        return next((each for each in self.others if each.tensor == ranks), self.profile).of_degree(ranks)
 
     @property
     def longest(self) -> int:
@@ -88,7 +91,7 @@ class SimulationEngine(ABC, Generic[P]):
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
         self._run, self._spec, self._scaler = run, run.spec, scaler
         self.kinds = {pool: run.kind(pool) for pool in roles.with_pool(run.spec)}
-        self.tally = Tally(run.spec.slo, run.since)
+        self.tally = Tally(run.objectives or run.spec.slo, run.since)
         self._gpu_seconds = 0.0
 
     @property

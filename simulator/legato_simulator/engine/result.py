@@ -43,6 +43,8 @@ class Result:
     timeline: tuple[Sample, ...]
     offered: int  # requests
     finished: int
+    missed_ttft: int  # of the finished requests
+    missed_tpot: int
     refused: int  # requests that nobody served
     unfinished: int  # when the simulation ended; offered = finished + refused + unfinished
     seconds: float  # simulated

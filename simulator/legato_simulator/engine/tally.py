@@ -17,7 +17,7 @@ class Tally:
 
     def __init__(self, slo: Slo, since: float = 0.0) -> None:
         self._slo, self._since = slo, since
-        self.offered = self.finished = self.refused = self.good = 0
+        self.offered = self.finished = self.refused = self.good = self.missed_ttft = self.missed_tpot = 0
         self.requests = self.tokens = 0  # arrivals since the last sample
         self._ttft: list[float] = []
         self._tpot: list[float] = []
@@ -41,7 +41,10 @@ class Tally:
         self.finished += 1
         self._ttft.append(request.ttft)
         self._tpot.append(request.tpot)
-        self.good += request.ttft <= self._slo.ttft and request.tpot <= self._slo.tpot
+        in_time, steady = request.ttft <= self._slo.ttft, request.tpot <= self._slo.tpot
+        self.missed_ttft += not in_time
+        self.missed_tpot += not steady
+        self.good += in_time and steady
 
     def set_desired(self, now: float, sizes: Mapping[str, int]) -> None:
         if not self.desired or self.desired[-1][1] != sizes:
@@ -79,6 +82,8 @@ class Tally:
             timeline=tuple(self.timeline),
             offered=self.offered,
             finished=self.finished,
+            missed_ttft=self.missed_ttft,
+            missed_tpot=self.missed_tpot,
             refused=self.refused,
             unfinished=self.offered - self.finished - self.refused,
             seconds=seconds,
