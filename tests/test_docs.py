@@ -20,6 +20,7 @@ from legato_cli.local import up
 from legato_cli.machine import tune
 from legato_cli.manifests import validate
 from legato_cli.models import prepare
+from legato_cli.plan import arguments as plan
 from legato_cli.recording import arguments as record
 from legato_cli.services import logs, profile
 from legato_cli.simulate import arguments as simulate
@@ -85,6 +86,7 @@ def test_docs_know_every_flag(command, module):
     [
         (bench, "bench.md", "Every flag"),
         (simulate, "simulate.md", "Every flag"),
+        (plan, "simulate.md", "One pool or two"),
         (prepare, "settings.md", "`legato prepare`"),
         (record, "settings.md", "`legato record`"),
         (profile, "settings.md", "`legato profile`"),

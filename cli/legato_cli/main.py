@@ -15,6 +15,7 @@ from legato_cli.local import up
 from legato_cli.machine import doctor, tune
 from legato_cli.manifests import validate
 from legato_cli.models import prepare
+from legato_cli.plan import arguments as plan
 from legato_cli.processes import gateway, operator, worker
 from legato_cli.recording import arguments as record
 from legato_cli.services import describe, explain, logs, profile, rotate_token, scale, state, status
@@ -62,6 +63,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench": bench,
     "record": record,
     "simulate": simulate,
+    "plan": plan,
     "worker": worker,
     "gateway": gateway,
     "operator": operator,

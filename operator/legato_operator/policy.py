@@ -5,7 +5,9 @@ imports nothing else of the operator.
 """
 
 from legato_operator.api import roles
+from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Bounds, Slo, Spec
+from legato_operator.api.resources import Pool as PoolSpec
 from legato_operator.api.rules import problems
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
@@ -31,6 +33,7 @@ from legato_operator.planning.rollout.rolling_update import Count, Step, configu
 
 __all__ = [
     "DECIDE_EVERY",
+    "GPU",
     "LONGEST_GAP",
     "NEWEST",
     "RECENT",
@@ -43,6 +46,7 @@ __all__ = [
     "OutputLengths",
     "Pod",
     "Pool",
+    "PoolSpec",
     "PrefillCost",
     "PromptLengths",
     "Signals",

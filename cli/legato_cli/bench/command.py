@@ -83,7 +83,7 @@ async def _profile(
     for name, concurrency, requests in profile.loads(args.context, workload.TokenRange(*args.token_ids), args.seed):
         finished = await _load(client, model, requests, name, concurrency, None, args.seed)
         summaries.append(report.summarize(name, finished, slo))
-    made = await profile.read(args.namespace, args.service)
+    made = await profile.read(args.namespace, args.service, model)
     args.profile.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     return summaries
 

@@ -39,18 +39,18 @@ def loads(context: int, tokens: TokenRange, seed: int) -> list[Load]:
     return made
 
 
-async def read(namespace: str | None, service: str | None) -> Profile:
+async def read(namespace: str | None, service: str | None, model: str) -> Profile:
     """Reads the profile from the reports of a running service's workers. Raises ValueError."""
     try:
         states = await state.read(sources.source(namespace, service))
     except ServiceUnavailable as error:
         raise ValueError(f"no profile: {error}") from None
     return of_workers(
-        states[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured"
+        states[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured", model
     )
 
 
-def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
+def of_workers(workers: Sequence[Mapping[str, Any]], source: str, model: str = "") -> Profile:
     """Returns the mean costs: of prompts at prefill workers, of decoding at decode workers. Raises ValueError.
 
     The fixed cost of a step is taken from decode steps, where it weighs most.
@@ -77,4 +77,4 @@ def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
         raise ValueError(f"workers have different degrees ({', '.join(map(str, sorted(degrees)))}): a profile has one")
     kv_tokens = min(worker["total_blocks"] * worker["block_size"] for worker in decoding)
     windows = tuple(decoding[0].get("windows", ()))
-    return Profile(source, step, kv_tokens, start_seconds=0.0, windows=windows, tensor=degrees.pop())
+    return Profile(source, step, kv_tokens, start_seconds=0.0, windows=windows, tensor=degrees.pop(), model=model)

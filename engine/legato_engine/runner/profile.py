@@ -85,6 +85,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     windows: tuple[Annotated[int, Meta(gt=0)], ...] = ()  # of the groups of layers after the first
     acceptance: Annotated[float, Meta(ge=0, le=1)] = 0  # chance that a draft is right, after right ones
     tensor: Annotated[int, Meta(ge=1, le=DEGREES[-1])] = 1  # ranks of this worker
+    model: str = ""  # its name; empty if unknown
 
     def of_degree(self, ranks: int) -> "Profile":
         """The profile of a worker with this number of ranks, which is assumed unless it is the profile's own.

@@ -1,0 +1,1 @@
+"""`legato plan`: searches the pools for a workload, and writes the manifest to apply."""

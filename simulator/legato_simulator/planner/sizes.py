@@ -1,0 +1,128 @@
+"""Finds the fewest GPUs of a layout that reach the attainment.
+
+GPU counts are tried from a lower bound upwards, each with several splits between the pools. With one GPU fewer than the
+first that suffices, other chunks and `slo.tpot` are tried as well.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from legato_simulator.baselines.tuning import reaches
+from legato_simulator.engine.result import Result
+from legato_simulator.planner.estimates import Estimates
+from legato_simulator.planner.lockstep import Search, ShapeTrial
+from legato_simulator.planner.shape import PoolLayout, PoolShape
+
+MOST_SPLITS = 5  # of one number of GPUs between the pools
+MOST_USE = 1.1  # of a pool by the estimate, up to which a size is simulated
+STRIDES = 6  # GPU counts are this share of the first one apart, at least 1
+CLOSE = 0.8  # attainment from which other chunks may help
+MOST_CLOSE = 2  # sizes whose chunk and slo.tpot are varied
+CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens
+SHARES = (0.5, 0.7, 0.85)  # of the objective, for `slo.tpot`
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """The bounds of a search: most GPUs, and the shapes that the manifest's rules allow."""
+
+    gpus: int
+    allows: Callable[[PoolShape], bool]
+    estimates: Estimates
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The shapes of a layout that were tried at the workload's rate, with their results."""
+
+    layout: PoolLayout
+    tried: dict[PoolShape, Result]
+
+    @property
+    def best(self) -> tuple[PoolShape, ...]:
+        """The shapes with the fewest GPUs that reach the attainment, the best first; else the closest one."""
+        enough = [shape for shape, result in self.tried.items() if reaches(result)]
+        fewest = min((shape.gpus for shape in enough), default=0)
+        ranked = sorted(self.tried, key=lambda shape: -self.tried[shape].attainment)  # stable: in the order tried
+        return tuple(shape for shape in ranked if shape in enough and shape.gpus == fewest) or tuple(ranked[:1])
+
+
+def search(layout: PoolLayout, base: PoolShape, limits: SizeLimits) -> Search[Sized]:
+    """Tries sizes of a layout with the chunk and the `slo.tpot` of `base`."""
+    sized = Sized(layout, {})
+    counts = list(_counts(layout, limits))
+    hopeless = limits.estimates.unmet(layout) is not None
+    for before, gpus in zip([0, *counts], counts[-1:] if hopeless else counts, strict=False):
+        yield from _try(sized, _splits(layout, base, gpus, limits))
+        if any(map(reaches, sized.tried.values())):
+            for fewer in range(before + 1, gpus) if before else ():
+                if (yield from _try(sized, _splits(layout, base, fewer, limits))):
+                    break
+            break
+    if sized.tried and not hopeless:
+        yield from _vary(sized, base.tpot, limits)
+    return sized
+
+
+def variants(shape: PoolShape, objective: float) -> dict[str, list[PoolShape]]:
+    """Returns shapes with other chunks, and with another `slo.tpot` below the objective."""
+    chunks = [dataclasses.replace(shape, chunk=chunk) for chunk in CHUNKS if chunk != shape.chunk]
+    tpots = [dataclasses.replace(shape, tpot=max(0.001, round(share * objective, 3))) for share in (*SHARES, 1.0)]
+    return {"chunk": chunks, "tpot": [other for other in tpots if other.tpot != shape.tpot]}
+
+
+def _try(sized: Sized, shapes: Sequence[PoolShape]) -> Search[bool]:
+    """Simulates shapes at the workload's rate. Returns True if one reaches the attainment."""
+    new = [shape for shape in shapes if shape not in sized.tried]
+    results = yield [ShapeTrial(shape) for shape in new]
+    sized.tried.update(zip(new, results, strict=True))
+    return any(map(reaches, results))
+
+
+def _vary(sized: Sized, objective: float, limits: SizeLimits) -> Search[None]:
+    """Varies chunk and `slo.tpot` of the closest shapes with fewer GPUs than the best, or of those that miss."""
+    best, result = sized.best[0], sized.tried[sized.best[0]]
+    most = best.gpus - 1 if reaches(result) else best.gpus
+    close = [shape for shape, each in sized.tried.items() if shape.gpus <= most and each.attainment >= CLOSE]
+    close.sort(key=lambda shape: -sized.tried[shape].attainment)
+    others = [other for shape in close[:MOST_CLOSE] for each in variants(shape, objective).values() for other in each]
+    yield from _try(sized, [other for other in others if limits.allows(other)])
+
+
+def _counts(layout: PoolLayout, limits: SizeLimits) -> Iterator[int]:
+    """Yields numbers of GPUs to try, ascending, up to the limit."""
+    least = layout.prefill + layout.decode
+    possible = [gpus for gpus in range(least, limits.gpus + 1) if next(_all_splits(layout, gpus), None)]
+    base, use = PoolShape(layout, 0, 0, 1, 1.0), limits.estimates.use
+
+    def keeps_up(gpus: int) -> bool:
+        return any(use(base.with_workers(*split)) <= MOST_USE for split in _all_splits(layout, gpus))
+
+    first, last = next(filter(keeps_up, possible), possible[-1] if possible else 0), 0
+    for gpus in possible:
+        if gpus >= first and (not last or gpus >= last + max(1, first // STRIDES) or gpus == possible[-1]):
+            yield (last := gpus)
+
+
+def _all_splits(layout: PoolLayout, gpus: int) -> Iterator[tuple[int, int]]:
+    """Yields the workers of both pools that use exactly these GPUs."""
+    if layout.unified:
+        if gpus % layout.decode == 0:
+            yield 0, gpus // layout.decode
+        return
+    for prefill in range(1, gpus // layout.prefill + 1):
+        decode, rest = divmod(gpus - prefill * layout.prefill, layout.decode)
+        if decode >= 1 and not rest:
+            yield prefill, decode
+
+
+def _splits(layout: PoolLayout, base: PoolShape, gpus: int, limits: SizeLimits) -> list[PoolShape]:
+    """Returns splits that keep up by the estimate, evenly spread, or the least overloaded one."""
+    made = [dataclasses.replace(base, layout=layout).with_workers(*split) for split in _all_splits(layout, gpus)]
+    allowed = [shape for shape in made if limits.allows(shape)]
+    use = limits.estimates.use
+    enough = [shape for shape in allowed if use(shape) <= MOST_USE] or sorted(allowed, key=use)[:1]
+    if len(enough) > MOST_SPLITS:
+        enough = [enough[i * (len(enough) - 1) // (MOST_SPLITS - 1)] for i in range(MOST_SPLITS)]
+    return enough
