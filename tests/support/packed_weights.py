@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.cut import Cut
 from legato_engine.weights.grouped import Grouped
 from legato_engine.weights.packed import Packed, Scales
 
@@ -46,6 +47,34 @@ def grouped(checkpoint: Checkpoint, name: str) -> Grouped | None:
             assert read.codes.device.type == place.type
             assert torch.equal(_on_host(read).floats(), mapped.floats())
     return mapped
+
+
+def check_parts(checkpoint: Checkpoint, name: str) -> None:
+    """Parts of a matrix are read as they are in the whole; none is within a group of inputs."""
+    (outputs, inputs), whole = checkpoint.shape(name), checkpoint.tensor(name)
+    quarter = outputs // 4
+    several = ((0, quarter), (2 * quarter, outputs))
+    for cut in (Cut(outputs=((quarter, outputs),)), Cut(outputs=several), Cut(inputs=(inputs // 2, inputs)), Cut()):
+        dequantized = torch.empty(cut.shape(whole.shape))
+        checkpoint.read_part(name, cut, dequantized)
+        assert torch.equal(dequantized, cut.of(whole))
+        packed, part = checkpoint.packed(name), checkpoint.packed_part(name, cut)
+        assert (packed is None) == (part is None)
+        if packed is not None and part is not None:
+            assert (part.form, part.codes.is_contiguous()) == (packed.form, packed.codes.is_contiguous())
+            assert torch.equal(part.floats(), cut.of(packed.floats()))
+        for place in (None, *PLACES):
+            codes = checkpoint.grouped(name)
+            assert codes is not None
+            try:
+                read = checkpoint.grouped_part(name, cut, place)
+            except ValueError:
+                assert cut.inputs is not None
+                assert codes.order is not None or cut.inputs[0] % codes.group
+            else:
+                assert read is not None
+                assert codes.order is not None or read.form == codes.form
+                assert torch.equal(_on_host(read).floats(), cut.of(codes.floats()))
 
 
 def _on_host(weight: Grouped) -> Grouped:

@@ -9,6 +9,7 @@ import torch
 
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights import fingerprint
+from legato_engine.weights.cut import Cut
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
@@ -84,6 +85,21 @@ class Checkpoint(ABC):
         """The form of `grouped`. Reads at most scales and zero points."""
         self.shape(name)
         return None
+
+    def read_part(self, name: str, cut: Cut, out: torch.Tensor) -> None:
+        """As `read`, of the part `cut`. Implementations may read only that, here and below."""
+        out.copy_(cut.of(self.tensor(name)))
+
+    def packed_part(self, name: str, cut: Cut) -> Packed | None:
+        """As `packed`, of the part `cut`. Raises ValueError if it is within a group of inputs."""
+        whole = self.packed(name)
+        return whole and whole.part(cut)
+
+    def grouped_part(self, name: str, cut: Cut, place: torch.device | None = None) -> Grouped | None:
+        """As `grouped`, of the part `cut`. Raises ValueError if it is within a group of inputs, or divides inputs in
+        another order."""
+        whole = self.grouped(name, place)
+        return whole and whole.part(cut)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -16,16 +16,16 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
+from legato_engine.errors import CorruptModel, MissingTensor
 from legato_engine.models import gguf_config
 from legato_engine.models.hyperparameters import rope
 from legato_engine.weights import gguf_blocks, gguf_parts, gguf_tensors, grouped
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.cut import WHOLE, Cut
 from legato_engine.weights.fingerprint import FileSpan
-from legato_engine.weights.gguf_parts import GgufPart
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
-from legato_engine.weights.reading.span_reader import SpanReader
+from legato_engine.weights.reading.span_reader import SpanReader, rows_of
 from legato_protocol.model_files.gguf_header import TensorInfo
 
 Type = GGMLQuantizationType
@@ -52,8 +52,7 @@ class GgufFile(Checkpoint):
         self.path = path
         parts = gguf_parts.open_parts(path)
         for part in parts:
-            for info in part.header.tensors.values():
-                _check(part, info)
+            gguf_parts.check(part, TYPES)
         tensors = gguf_parts.tensors(parts)
         self._parts = {name: part for part in parts for name in part.header.tensors}
         types = dict.fromkeys(Type(info.type).name for info in tensors.values() if info.type in gguf_blocks.KINDS)
@@ -94,28 +93,31 @@ class GgufFile(Checkpoint):
         return dequantized
 
     def read(self, name: str, out: torch.Tensor) -> None:
+        self.read_part(name, WHOLE, out)
+
+    def read_part(self, name: str, cut: Cut, out: torch.Tensor) -> None:
         info = self._info(name)
-        kind, inputs = Type(info.type), info.shape[-1]
+        kind = Type(info.type)
         if out.is_meta:
-            super().read(name, out)
+            super().read_part(name, cut, out)
             return
         if kind in _FLOATS:
-            if self._heads(name) or not (out.is_cuda or out.dtype == _FLOATS[kind]):
-                super().read(name, out)
+            if self._heads(name) or cut != WHOLE or not (out.is_cuda or out.dtype == _FLOATS[kind]):
+                super().read_part(name, cut, out)
             else:
                 self._reader.read(self._parts[info.name].path, _span(info), _FLOATS[kind], out)
             return
         if out.is_cuda:
-            self._dequantize_there(name, out)
+            self._dequantize_there(name, cut, out)
             return
-        rows = self._rows(name)
-        into, inference = out.view(len(rows), inputs), torch.is_inference_mode_enabled()
-        most = max(1, _PART // inputs)
+        rows, columns = self._rows(name, cut)
+        into, inference = out.view(len(rows), out.shape[-1]), torch.is_inference_mode_enabled()
+        most = max(1, _PART // info.shape[-1])
 
         def fill(task: int) -> None:
             with torch.inference_mode(inference):
                 for first in range(task, min(task + most * _PARTS, len(rows)), most):
-                    into[first : first + most] = self._dequantized(info, rows[first : first + most])
+                    into[first : first + most] = self._dequantized(info, rows[first : first + most])[:, columns]
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             deque(pool.map(fill, range(0, len(rows), most * _PARTS)), 0)
@@ -123,35 +125,42 @@ class GgufFile(Checkpoint):
     def release(self) -> None:
         self._reader.close()
 
-    def _dequantize_there(self, name: str, out: torch.Tensor) -> None:
+    def _dequantize_there(self, name: str, cut: Cut, out: torch.Tensor) -> None:
         """Reads the packed rows to the device of `out`, and dequantizes them there in parts."""
-        info, rows = self._info(name), self._rows(name, out.device)
-        into = out.view(len(rows), info.shape[-1])
+        info, (rows, columns) = self._info(name), self._rows(name, cut, out.device)
+        into = out.view(len(rows), out.shape[-1])
         most = max(1, _PART_THERE // info.shape[-1])
         for first in range(0, len(rows), most):
-            into[first : first + most] = self._dequantized(info, rows[first : first + most])
+            into[first : first + most] = self._dequantized(info, rows[first : first + most])[:, columns]
 
     def packed(self, name: str) -> Packed | None:
+        return self.packed_part(name, WHOLE)
+
+    def packed_part(self, name: str, cut: Cut) -> Packed | None:
         info = self._info(name)
-        kind = Type(info.type)
-        if kind not in gguf_blocks.KINDS:
+        if Type(info.type) not in gguf_blocks.KINDS:
             return None
-        return self._unpacked(info, self._rows(name))
+        rows, columns = self._rows(name, cut)
+        packed = self._unpacked(info, rows)
+        return packed and packed.part(Cut(inputs=(columns.start, columns.stop)))
 
     def packed_bits(self, name: str) -> float | None:
         kind = Type(self._info(name).type)
         return gguf_blocks.KINDS[kind].bits if kind in gguf_blocks.KINDS else None
 
     def grouped(self, name: str, place: torch.device | None = None) -> Grouped | None:
+        return self.grouped_part(name, WHOLE, place)
+
+    def grouped_part(self, name: str, cut: Cut, place: torch.device | None = None) -> Grouped | None:
         info = self._info(name)
         kind = Type(info.type)
         if kind not in gguf_blocks.KINDS:
             return None
-        rows = self._rows(name, place)
-        packed = self._unpacked(info, rows)
+        rows, columns = self._rows(name, cut, place)
+        packed, inputs = self._unpacked(info, rows), Cut(inputs=(columns.start, columns.stop))
         if kind is Type.MXFP4:
-            return gguf_blocks.grouped_fp4(rows)
-        return None if packed is None else grouped.from_packed(packed, symmetric=kind is Type.Q4_0)
+            return gguf_blocks.grouped_fp4(rows).part(inputs)
+        return None if packed is None else grouped.from_packed(packed, symmetric=kind is Type.Q4_0).part(inputs)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
         info = self._info(name)
@@ -161,7 +170,7 @@ class GgufFile(Checkpoint):
     def _unpacked(self, info: TensorInfo, rows: torch.Tensor) -> Packed | None:
         """Codes of packed rows, uint8 [out, bytes]; None if there are no exact ones. Raises CorruptModel."""
         try:
-            return gguf_blocks.unpack(Type(info.type), rows, info.shape[-1])
+            return gguf_blocks.unpack(Type(info.type), rows)
         except ValueError as error:
             raise CorruptModel(f"{self.path}: tensor {info.name}: {error}; finite ones are needed") from None
 
@@ -170,7 +179,7 @@ class GgufFile(Checkpoint):
         packed = self._unpacked(info, rows)
         if packed is not None:
             return packed.floats()
-        return torch.from_numpy(dequantize(rows.cpu().numpy(), Type(info.type))).to(rows.device)
+        return torch.from_numpy(dequantize(rows.cpu().contiguous().numpy(), Type(info.type))).to(rows.device)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
@@ -193,17 +202,27 @@ class GgufFile(Checkpoint):
         values = torch.frombuffer(self._data(info), dtype=kind, count=math.prod(info.shape), offset=info.offset)
         return values.view(info.shape)
 
-    def _rows(self, name: str, place: torch.device | None = None) -> torch.Tensor:
-        """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]. Several threads read them to `place`;
-        without one, they are mapped."""
+    def _rows(self, name: str, cut: Cut, place: torch.device | None = None) -> tuple[torch.Tensor, slice]:
+        """Packed rows of a part in Hugging Face's order, uint8 [out, bytes], in whole blocks; and the part's inputs
+        within these. Several threads read rows to `place`; without one, they are mapped."""
         info = self._info(name)
-        size = gguf_tensors.byte_size(info)
-        if place is None:
-            raw = torch.frombuffer(self._data(info), dtype=torch.uint8, count=size, offset=info.offset)
-        else:
-            raw = torch.empty(size, dtype=torch.uint8, device=place)
-            self._reader.read(self._parts[info.name].path, _span(info), torch.uint8, raw)
-        return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
+        outputs, inputs, heads = math.prod(info.shape[:-1]), info.shape[-1], self._heads(name)
+        group, size = GGML_QUANT_SIZES[Type(info.type)]
+        parts = list[torch.Tensor]()
+        for part in cut.stored((outputs, inputs), inputs=group):
+            count, blocks = part.outputs[1] - part.outputs[0], (part.inputs[0] // group, part.inputs[1] // group)
+            span = rows_of(_span(info), outputs, part.outputs, (blocks[0] * size, blocks[1] * size))
+            if place is None:
+                whole = torch.frombuffer(
+                    self._data(info), dtype=torch.uint8, count=_span(info).size, offset=info.offset
+                )
+                raw = whole.view(outputs, -1)[slice(*part.outputs), blocks[0] * size : blocks[1] * size]
+            else:
+                raw = torch.empty(count, span.width, dtype=torch.uint8, device=place)
+                self._reader.read(self._parts[info.name].path, span, torch.uint8, raw)
+            # A part has whole heads, of which only the rows within each are in another order.
+            parts.append(_reordered(raw, heads * count // outputs))
+        return parts[0] if len(parts) == 1 else torch.cat(parts), part.columns
 
 
 @cache
@@ -214,30 +233,10 @@ def _grouped_form(kind: Type, inputs: int) -> GroupedForm:
     if kind is Type.MXFP4:
         codes = gguf_blocks.grouped_fp4(zeros)
     else:
-        row = gguf_blocks.unpack(kind, zeros, inputs)
+        row = gguf_blocks.unpack(kind, zeros)
         assert row is not None
         codes = grouped.from_packed(row, symmetric=kind is Type.Q4_0)
     return GroupedForm(codes.element, codes.group, codes.bits, details=codes.details)
-
-
-def _check(part: GgufPart, info: TensorInfo) -> None:
-    """Raises UnsupportedFormat or CorruptModel."""
-    path = part.path
-    allowed = ", ".join(kind.name for kind in TYPES)
-    if info.type not in TYPES:
-        kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
-        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
-    if info.name in rope.GGUF_FACTORS and Type(info.type) not in _FLOATS:
-        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
-    group = GGML_QUANT_SIZES[Type(info.type)][0]
-    if 0 in info.shape or not info.shape or info.shape[-1] % group:
-        raise CorruptModel(
-            f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
-        )
-    end = info.offset + gguf_tensors.byte_size(info)
-    if end > len(part.data):
-        held = len(part.data)
-        raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
 
 
 def _span(info: TensorInfo) -> FileSpan:

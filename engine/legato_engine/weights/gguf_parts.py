@@ -1,14 +1,19 @@
 """Opens the parts of a split GGUF file, as llama.cpp's gguf-split writes them; any other file is its only part."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
-from legato_engine.errors import CorruptModel, ModelNotFound, TooLittleMemory
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from legato_engine.errors import CorruptModel, ModelNotFound, TooLittleMemory, UnsupportedFormat
+from legato_engine.models.hyperparameters import rope
+from legato_engine.weights import gguf_blocks, gguf_tensors
 from legato_protocol.model_files import gguf_header, gguf_parts
 from legato_protocol.model_files.gguf_header import BadGguf, Header, TensorInfo
 
+Type = GGMLQuantizationType
 _COUNT, _TENSORS = "split.count", "split.tensors.count"
 
 
@@ -35,6 +40,32 @@ def open_parts(path: Path) -> list[GgufPart]:
         if not path.with_name(name).is_file():
             raise ModelNotFound(f"{path}: its part {name} is missing")
     return [first, *(_opened(path.with_name(name)) for name in names[1:])]
+
+
+def check(part: GgufPart, types: Collection[Type]) -> None:
+    """Raises UnsupportedFormat for a tensor of a type that is not one of `types`, CorruptModel for one that does not
+    consist of whole rows of the file."""
+    for info in part.header.tensors.values():
+        _check(part, info, types)
+
+
+def _check(part: GgufPart, info: TensorInfo, types: Collection[Type]) -> None:
+    path = part.path
+    allowed = ", ".join(kind.name for kind in types)
+    if info.type not in types:
+        kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
+        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
+    if info.name in rope.GGUF_FACTORS and info.type in gguf_blocks.KINDS:
+        raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
+    group = GGML_QUANT_SIZES[Type(info.type)][0]
+    if 0 in info.shape or not info.shape or info.shape[-1] % group:
+        raise CorruptModel(
+            f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
+        )
+    end = info.offset + gguf_tensors.byte_size(info)
+    if end > len(part.data):
+        held = len(part.data)
+        raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
 
 
 def tensors(parts: Sequence[GgufPart]) -> dict[str, TensorInfo]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from legato_engine.weights import e2m1
+from legato_engine.weights.cut import Cut
 from legato_engine.weights.packed import Packed, Scales, concatenate_scales
 from legato_engine.weights.quantization.formats import Element
 
@@ -73,6 +74,22 @@ class Grouped:
         parts = [part for each in scales for part in (each.values, each.factors) if part is not None]
         parts += [] if self.zeros is None else [self.zeros]
         return self.element.bits + 8 * sum(part.nbytes for part in parts) / self.codes.numel()
+
+    def part(self, cut: Cut) -> "Grouped":
+        """Raises ValueError if the cut is within a group, or divides inputs in another order."""
+        return self.with_codes(cut.of(self.codes).contiguous(), cut)
+
+    def with_codes(self, codes: torch.Tensor, cut: Cut) -> "Grouped":
+        """The same with the codes of a part, and its scales. Raises ValueError as `part`."""
+        if cut.inputs is not None and self.order is not None:
+            raise ValueError("inputs in another order cannot be divided")
+        return replace(
+            self,
+            codes=codes,
+            scale=self.scale.part(cut, self.group),
+            zeros=None if self.zeros is None else cut.by_group(self.zeros, self.group),
+            minimum=None if self.minimum is None else self.minimum.part(cut, self.group),
+        )
 
     def floats(self) -> torch.Tensor:
         """The weights, float32 [out, in]."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +24,11 @@ from legato_engine.models.hyperparameters import keys
 from legato_engine.weights import fused_experts
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
+from legato_engine.weights.cut import Cut, Span
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.fused_experts import ExpertPart
 from legato_engine.weights.quantization import config as quantizations
-from legato_engine.weights.reading.span_reader import SpanReader
+from legato_engine.weights.reading.span_reader import RowSpans, SpanReader, rows_of
 from legato_protocol.model_files import lfs_pointer
 
 _log = logging.getLogger(__name__)
@@ -105,16 +107,43 @@ class HuggingFaceFolder(Checkpoint):
         else:
             self._reader.read(stored.file, self._spans[stored.file][stored.name], dtype, out)
 
-    def read_to(self, name: str, place: torch.device, index: int | None = None) -> torch.Tensor:
-        """The tensor in its own dtype, or its part at `index` of the first axis, read by several threads."""
+    def read_part(self, name: str, cut: Cut, out: torch.Tensor) -> None:
+        stored, dtype = self._at(name), _TYPES.get(self.dtype(name))
+        shape = self.shape(name)
+        unlike = dtype is None or not (out.is_cuda or dtype == out.dtype) or out.is_meta
+        if unlike or stored.part is not None or len(shape) != 2:
+            super().read_part(name, cut, out)
+            return
+        assert dtype is not None
+        first = 0
+        for part in cut.stored(shape):
+            span = self._part(stored, part.outputs, part.inputs)
+            count = part.outputs[1] - part.outputs[0]
+            self._reader.read(stored.file, span, dtype, out[first : first + count])
+            first += count
+
+    def read_to(self, name: str, place: torch.device, rows: Span, columns: Span) -> torch.Tensor:
+        """A part of a matrix in its own dtype, read by several threads."""
+        dtype = {**_TYPES, **_CODES}[self.dtype(name)]
+        return self._read_bytes(name, place, rows, columns).view(dtype).view(rows[1] - rows[0], -1)
+
+    def read_entry(self, name: str, place: torch.device, index: int) -> torch.Tensor:
+        """The tensor's part at `index` of its first axis, uint8, read by several threads."""
+        shape = tuple(self._at(name).slice().get_shape())
+        return self._read_bytes(name, place, (index, index + 1), (0, math.prod(shape[1:]))).view(shape[1:])
+
+    def _read_bytes(self, name: str, place: torch.device, rows: Span, columns: Span) -> torch.Tensor:
         stored = self._at(name)
-        span, shape = self._spans[stored.file][stored.name], tuple(stored.slice().get_shape())
-        if index is not None:
-            size = span.size // shape[0]
-            span, shape = FileSpan(span.start + index * size, size), shape[1:]
+        span = self._part(stored, rows, columns)
         out = torch.empty(span.size, dtype=torch.uint8, device=place)
         self._reader.read(stored.file, span, torch.uint8, out)
-        return out.view({**_TYPES, **_CODES}[self.dtype(name)]).view(shape)
+        return out
+
+    def _part(self, stored: "_Stored", rows: Span, columns: Span) -> RowSpans:
+        """The bytes of a part of a tensor, seen as a matrix."""
+        whole, shape = self._spans[stored.file][stored.name], tuple(stored.slice().get_shape())
+        each = whole.size // math.prod(shape)
+        return rows_of(whole, shape[0], rows, (columns[0] * each, columns[1] * each))
 
     def release(self) -> None:
         self._reader.close()

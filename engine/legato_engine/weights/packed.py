@@ -1,9 +1,12 @@
 """Quantized weights as codes, in one form for all quantized types of files."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
+from legato_engine.weights.cut import Cut
 
 Join = Callable[[list[torch.Tensor]], torch.Tensor]
 
@@ -22,6 +25,16 @@ class Scales:
             return self.values.float()
         repeated = self.values.shape[1] // self.factors.shape[1]
         return self.values.float() * self.factors.float().repeat_interleave(repeated, 1)
+
+    def part(self, cut: Cut, group: int) -> "Scales":
+        """The scales of a part of groups of inputs. Raises ValueError if the cut is within a group."""
+        values, factors = cut.by_group(self.values, group), self.factors
+        if factors is None:
+            return Scales(values)
+        each = group * self.values.shape[1] // factors.shape[1]
+        # A cut within a factor's inputs repeats it: of two groups of 128 inputs, each has a factor of its own.
+        common = math.gcd(each, *(cut.inputs or ()))
+        return Scales(values, cut.by_group(factors.repeat_interleave(each // common, 1), common))
 
 
 def concatenate_scales(parts: Sequence[Scales], join: Join = torch.cat) -> Scales:
@@ -56,6 +69,11 @@ class Packed:
         if self.minimum is not None:
             groups.add_(self.minimum.floats()[:, :, None])
         return groups.view(self.codes.shape)
+
+    def part(self, cut: Cut) -> "Packed":
+        """Raises ValueError if the cut is within a group."""
+        minimum = None if self.minimum is None else self.minimum.part(cut, self.group)
+        return Packed(self.bits, cut.of(self.codes).contiguous(), self.scale.part(cut, self.group), minimum)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packed":
         """Applies `change` to all tensors, whose first axis is `out`."""

@@ -61,6 +61,7 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
         assert form is not None
         assert torch.equal(grouped.floats(), values[each])
         assert (form.element, form.group, form.bits) == (grouped.element, grouped.group, grouped.bits)
+    packed_weights.check_parts(checkpoint, f"{DOWN}.weight")
 
 
 def test_mxfp4_is_read_as_llm_compressor_writes_it(tmp_path: Path) -> None:

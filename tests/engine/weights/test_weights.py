@@ -24,6 +24,7 @@ from legato_engine import errors
 from legato_engine.models.config import ModelConfig, from_huggingface
 from legato_engine.weights import gguf_blocks
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.cut import WHOLE
 from legato_engine.weights.opening import open_weights
 
 QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
@@ -68,9 +69,11 @@ def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
         assert grouped_form is not None
         assert torch.equal(grouped.floats(), checkpoint.tensor(name))
         assert (grouped_form.element, grouped_form.group) == (grouped.element, packed.group)
-        checkpoint._dequantize_there(name, dequantized := torch.empty(checkpoint.shape(name)))  # as on a GPU
+        checkpoint._dequantize_there(name, WHOLE, dequantized := torch.empty(checkpoint.shape(name)))  # as on a GPU
         assert torch.equal(dequantized, checkpoint.tensor(name))
         assert grouped_form.bits == grouped.bits == KEPT_BY_GPUS.get(kind, checkpoint.packed_bits(name))
+    for name in (QUERY, "model.layers.0.mlp.down_proj.weight"):
+        packed_weights.check_parts(checkpoint, name)
     norm = "model.norm.weight"
     assert (checkpoint.packed(norm), checkpoint.packed_bits(norm)) == (None, None)
 

@@ -10,7 +10,7 @@ from legato_engine.backends import projections
 from legato_engine.backends.interface import Backend, Forward
 from legato_engine.backends.sharded.checkpoint import ShardedCheckpoint
 from legato_engine.backends.sharded.collectives import Collectives, WholeNorm
-from legato_engine.backends.sharded.cuts import Cut, split_by_name
+from legato_engine.backends.sharded.cuts import split_by_name
 from legato_engine.backends.sharded.rank import Rank, Span
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.inputs import Ints, StepInputs, WindowInputs
@@ -30,6 +30,7 @@ from legato_engine.layers.interface import (
 )
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.layers.splits import ColumnParallel, RowParallel, Split
+from legato_engine.weights.cut import Cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,15 @@
 """The part of each tensor that a rank reads, determined by building the model from layers that only record it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from legato_engine.backends.sharded.rank import Rank, Span
+from legato_engine.backends.sharded.rank import Rank
 from legato_engine.layers.experts import ExpertsShape
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.splits import ColumnParallel, RowParallel, Split
 from legato_engine.models import registry
 from legato_engine.models.config import ModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Spans of outputs, the first axis, and a span of inputs, the second one; None: all. With `added`, ranks' results
-    are added."""
-
-    outputs: tuple[Span, ...] | None = None
-    inputs: Span | None = None
-    added: bool = False
-
-    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        shape = list(whole)
-        if self.outputs is not None:
-            shape[0] = sum(last - first for first, last in self.outputs)
-        if self.inputs is not None and len(shape) > 1:
-            shape[1] = self.inputs[1] - self.inputs[0]
-        return tuple(shape)
-
-    def of(self, tensor: torch.Tensor, inputs_per_column: int = 1) -> torch.Tensor:
-        """The part of a tensor, whose columns stand for several inputs each; a view unless there are several spans."""
-        if self.outputs is not None:
-            parts = [tensor[first:last] for first, last in self.outputs]
-            tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self.inputs is not None and tensor.dim() > 1:
-            first, last = self.inputs
-            tensor = tensor[:, first // inputs_per_column : last // inputs_per_column]
-        return tensor
+from legato_engine.weights.cut import Cut
 
 
 def cuts(config: ModelConfig, rank: Rank) -> dict[str, Cut]:
@@ -64,7 +34,7 @@ class _Noted:
     ) -> Any:
         if isinstance(split, RowParallel):
             for name in names:
-                self.cuts[name] = Cut(inputs=self._rank.span(inputs), added=True)
+                self.cuts[name] = Cut(inputs=self._rank.span(inputs))
         elif isinstance(split, ColumnParallel):
             for name, part in zip(names, split_by_name(split, len(names)), strict=True):
                 self.cuts[name] = Cut(outputs=self._rank.spans(part))

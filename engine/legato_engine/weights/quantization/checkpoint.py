@@ -9,6 +9,7 @@ import torch
 
 from legato_engine.weights import fingerprint
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.cut import Cut
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Packed
@@ -59,17 +60,30 @@ class QuantizedCheckpoint(Checkpoint):
         else:
             self._source.read(name, out)
 
+    def read_part(self, name: str, cut: Cut, out: torch.Tensor) -> None:
+        if name in self._weights:
+            self._weights[name].read(out, cut)
+        else:
+            self._source.read_part(name, cut, out)
+
     def release(self) -> None:
         self._source.release()
 
     def packed(self, name: str) -> Packed | None:
         return self._weights[name].packed() if name in self._weights else self._source.packed(name)
 
+    def packed_part(self, name: str, cut: Cut) -> Packed | None:
+        return self._weights[name].packed(cut) if name in self._weights else self._source.packed_part(name, cut)
+
     def packed_bits(self, name: str) -> float | None:
         return self._weights[name].packed_bits if name in self._weights else self._source.packed_bits(name)
 
     def grouped(self, name: str, place: torch.device | None = None) -> Grouped | None:
         return self._weights[name].grouped(place) if name in self._weights else self._source.grouped(name, place)
+
+    def grouped_part(self, name: str, cut: Cut, place: torch.device | None = None) -> Grouped | None:
+        weight = self._weights.get(name)
+        return weight.grouped(place, cut) if weight else self._source.grouped_part(name, cut, place)
 
     def grouped_form(self, name: str) -> GroupedForm | None:
         return self._weights[name].grouped_form if name in self._weights else self._source.grouped_form(name)

@@ -10,6 +10,7 @@ import torch
 
 from legato_engine.errors import MissingTensor, UnsupportedFormat, WrongShape
 from legato_engine.weights import fused_experts
+from legato_engine.weights.cut import StoredPart
 from legato_engine.weights.fused_experts import ExpertPart
 from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.quantization.formats import FP4_GROUP as GROUP
@@ -33,10 +34,11 @@ class ExpertBlocks(Fp4Weight):
         _, outputs, groups, _ = folder.shape(module + BLOCKS)
         self.shape = len(range(*part.rows.indices(outputs))), groups * GROUP
 
-    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
+    def _stored(self, part: StoredPart, place: torch.device | None = None) -> torch.Tensor:
         name, expert = self._module + BLOCKS, self._part.expert
-        blocks = self._folder.entry(name, expert) if place is None else self._folder.read_to(name, place, expert)
-        return blocks[self._part.rows].flatten(1)
+        blocks = self._folder.entry(name, expert) if place is None else self._folder.read_entry(name, place, expert)
+        codes = blocks[self._part.rows][slice(*part.outputs)].flatten(1)
+        return codes[:, part.inputs[0] // 2 : part.inputs[1] // 2]
 
     def _exponents(self) -> torch.Tensor:
         return self._folder.entry(self._module + SCALES, self._part.expert)[self._part.rows]

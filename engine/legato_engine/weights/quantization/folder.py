@@ -10,7 +10,8 @@ from legato_engine.weights.quantization import expert_blocks
 from legato_engine.weights.quantization.checkpoint import QuantizedCheckpoint
 from legato_engine.weights.quantization.formats import Layout, Quantization
 from legato_engine.weights.quantization.layouts import CLASSES
-from legato_engine.weights.quantization.weight import QuantizedWeight, StoredWeight
+from legato_engine.weights.quantization.stored import StoredWeight
+from legato_engine.weights.quantization.weight import QuantizedWeight
 
 _CODES = ("qweight", "weight_packed")  # tensors with these names always hold codes
 # Scales of activations: never read, because kernels compute scales of their own.

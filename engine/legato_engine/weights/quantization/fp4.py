@@ -10,13 +10,15 @@ from functools import cached_property
 import torch
 
 from legato_engine.errors import CorruptModel
+from legato_engine.weights.cut import WHOLE, Cut, Span, StoredPart
 from legato_engine.weights.e2m1 import doubled
 from legato_engine.weights.grouped import Grouped, GroupedForm
 from legato_engine.weights.packed import Scales
 from legato_engine.weights.quantization.formats import FP4_GROUP as GROUP
 from legato_engine.weights.quantization.formats import Element, Tile
 from legato_engine.weights.quantization.packing import unpack
-from legato_engine.weights.quantization.weight import QuantizedWeight, StoredWeight
+from legato_engine.weights.quantization.stored import StoredWeight
+from legato_engine.weights.quantization.weight import QuantizedWeight
 
 _NAN = 255  # the exponent that stands for NaN
 _EXACT = range(104, 144)  # exponents of scales whose halves float16 represents
@@ -25,6 +27,10 @@ _EXACT = range(104, 144)  # exponents of scales whose halves float16 represents
 class Fp4Weight(QuantizedWeight):
     """A weight in MXFP4. Subclasses read its two tensors; `_stored` are two codes in a byte, the lower half first:
     uint8 [out, in / 2]."""
+
+    @property
+    def _together(self) -> tuple[int, int]:
+        return 1, 2
 
     @abstractmethod
     def _exponents(self) -> torch.Tensor:
@@ -45,7 +51,7 @@ class Fp4Weight(QuantizedWeight):
         scales = self._scales_of_groups().float() / 2
         inexact = scales.half().float() != scales
         if inexact.any():
-            unused = self._codes(self._stored(), 0, self.shape[0]).view(*scales.shape, GROUP).any(2).logical_not()
+            unused = self._codes_of(WHOLE).view(*scales.shape, GROUP).any(2).logical_not()
             scales[inexact & unused] = 0
         return scales
 
@@ -78,9 +84,12 @@ class Fp4Weight(QuantizedWeight):
         scales = self._scales()
         return 8.5 if torch.equal(scales.half().float(), scales) else None
 
-    def grouped(self, place: torch.device | None = None) -> Grouped:
-        codes = unpack(self._stored(place), 4).contiguous()
-        return Grouped(Element.FLOAT4, codes, GROUP, Scales(self._scales_of_groups()))
+    def grouped(self, place: torch.device | None = None, cut: Cut = WHOLE) -> Grouped:
+        (*parts,) = cut.stored(self.shape, *self._together)
+        read = [unpack(self._stored(part, place), 4)[part.rows, part.columns] for part in parts]
+        codes = read[0].contiguous() if len(read) == 1 else torch.cat(read)
+        whole = Grouped(Element.FLOAT4, codes, GROUP, Scales(self._scales_of_groups()))
+        return whole.with_codes(codes, cut)
 
     @cached_property
     def grouped_form(self) -> GroupedForm:
@@ -102,6 +111,9 @@ class PackedFp4(Fp4Weight, StoredWeight):
         self._check_groups(tile, inputs)
         self._check("weight_scale", ("U8", "F8_E8M0"), ((outputs, inputs // GROUP),))
         return tile
+
+    def _axes(self, part: StoredPart) -> tuple[Span, Span]:
+        return part.outputs, (part.inputs[0] // 2, part.inputs[1] // 2)
 
     def _exponents(self) -> torch.Tensor:
         return self._read("weight_scale").view(torch.uint8)

@@ -6,11 +6,13 @@ The layouts are the files of transformers and AutoFP8 (fp8), compressed-tensors,
 import torch
 
 from legato_engine.errors import WrongShape
+from legato_engine.weights.cut import Span, StoredPart
 from legato_engine.weights.huggingface import DTYPES as FLOATS
 from legato_engine.weights.quantization.formats import Element, Layout, Tile
 from legato_engine.weights.quantization.fp4 import PackedFp4
 from legato_engine.weights.quantization.packing import unpack, unpack_awq
-from legato_engine.weights.quantization.weight import Shape, StoredWeight
+from legato_engine.weights.quantization.stored import StoredWeight
+from legato_engine.weights.quantization.weight import Shape
 
 _WORD = 32  # bits
 _POWERS = "F8_E8M0"  # powers of 2 as scales of blocks
@@ -77,6 +79,13 @@ class PackQuantized(StoredWeight):
     def _per_word(self) -> int:
         return _WORD // self._format.element.bits
 
+    @property
+    def _together(self) -> tuple[int, int]:
+        return 1, self._per_word
+
+    def _axes(self, part: StoredPart) -> tuple[Span, Span]:
+        return part.outputs, _words(part.inputs, self._per_word)
+
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
         return unpack(stored[first:last], self._format.element.bits)
 
@@ -118,6 +127,13 @@ class Gptq(StoredWeight):
     def _per_word(self) -> int:
         return _WORD // self._format.element.bits
 
+    @property
+    def _together(self) -> tuple[int, int]:
+        return 1, self._per_word
+
+    def _axes(self, part: StoredPart) -> tuple[Span, Span]:
+        return _words(part.inputs, self._per_word), part.outputs
+
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
         return unpack(stored[:, first:last].T, self._format.element.bits)
 
@@ -151,6 +167,13 @@ class Awq(StoredWeight):
         self._check("qzeros", ("I32",), ((groups, outputs * 4 // _WORD),))
         return tile
 
+    @property
+    def _together(self) -> tuple[int, int]:
+        return _WORD // 4, 1
+
+    def _axes(self, part: StoredPart) -> tuple[Span, Span]:
+        return part.inputs, _words(part.outputs, _WORD // 4)
+
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
         return unpack_awq(stored[:, first * 4 // _WORD : last * 4 // _WORD]).T
 
@@ -169,6 +192,10 @@ CLASSES: dict[Layout, type[StoredWeight]] = {
     Layout.AWQ: Awq,
     Layout.FP4_PACKED: PackedFp4,
 }
+
+
+def _words(span: Span, per_word: int) -> Span:
+    return span[0] // per_word, span[1] // per_word
 
 
 def _shapes(tile: Tile, outputs: int, inputs: int) -> tuple[Shape, ...]:

@@ -6,6 +6,7 @@ import torch
 
 from legato_engine.errors import CorruptModel, UnsupportedFormat
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.cut import Cut, StoredPart
 from legato_engine.weights.expected import expert_projections, projections
 from legato_engine.weights.quantization.checkpoint import QuantizedCheckpoint
 from legato_engine.weights.quantization.formats import (
@@ -58,12 +59,17 @@ class RoundedWeight(QuantizedWeight):
         fits = self._format.element is Element.INT8 and not self.shape[1] % PACKED_GROUP
         return 8.5 if fits else None
 
-    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
-        stored = self._checkpoint.tensor(self._tensor_name)
+    @property
+    def _together(self) -> tuple[int, None]:
+        """The largest input determines the scale of an output."""
+        return 1, None
+
+    def _stored(self, part: StoredPart, place: torch.device | None = None) -> torch.Tensor:
+        stored = self._checkpoint.tensor(self._tensor_name)[slice(*part.outputs)]
         if place is None or stored.device.type != "cpu":
             return stored
         out = torch.empty(stored.shape, dtype=stored.dtype, device=place)
-        self._checkpoint.read(self._tensor_name, out)
+        self._checkpoint.read_part(self._tensor_name, Cut(outputs=(part.outputs,)), out)
         return out
 
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -74,7 +80,7 @@ class RoundedWeight(QuantizedWeight):
         return values.round_().to(torch.int8)
 
     def _scales(self) -> torch.Tensor:
-        if not (scales := self._scales_of(self._stored())).isfinite().all():
+        if not (scales := self._scales_of(self._checkpoint.tensor(self._tensor_name))).isfinite().all():
             raise CorruptModel(f"{self._name()}: a weight is NaN or infinite; finite ones are needed")
         return scales
 

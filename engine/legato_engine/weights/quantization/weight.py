@@ -2,15 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 
-from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat, WrongShape
+from legato_engine.errors import CorruptModel
+from legato_engine.weights.cut import WHOLE, Cut, Span, StoredPart
 from legato_engine.weights.grouped import REORDERED, Grouped, GroupedForm
-from legato_engine.weights.huggingface import HuggingFaceFolder
 from legato_engine.weights.packed import Packed, Scales
 from legato_engine.weights.quantization import grouping
 from legato_engine.weights.quantization.formats import Activations, Element, Format, Tile
@@ -31,17 +30,17 @@ class ScaleGrid:
     outputs: int
     columns: torch.Tensor  # int64 [in]
 
-    def dequantize(self, codes: torch.Tensor, first: int) -> torch.Tensor:
-        """float32 [rows, in], from the codes of the outputs from `first` on."""
-        values = codes.float()
+    def dequantize(self, codes: torch.Tensor, first: int, inputs: Span) -> torch.Tensor:
+        """float32 [rows, inputs], from the codes of these inputs and of the outputs from `first` on."""
+        values, outputs = codes.float(), (first, first + len(codes))
         if self.zeros is not None:
-            values -= self.spread(self.zeros, first, len(codes))
-        return values.mul_(self.spread(self.scales, first, len(codes)))
+            values -= self.spread(self.zeros, outputs, inputs)
+        return values.mul_(self.spread(self.scales, outputs, inputs))
 
-    def spread(self, values: torch.Tensor, first: int, count: int, step: int = 1) -> torch.Tensor:
-        """A grid's `values` for `count` outputs from `first` on and each `step`-th input: [count, in / step]."""
-        rows = torch.arange(first, first + count) // self.outputs
-        return values[rows][:, self.columns[::step]]
+    def spread(self, values: torch.Tensor, outputs: Span, inputs: Span, step: int = 1) -> torch.Tensor:
+        """A grid's `values` for these outputs and each `step`-th one of these inputs: [outputs, inputs / step]."""
+        rows = torch.arange(*outputs) // self.outputs
+        return values[rows][:, self.columns[slice(*inputs, step)]]
 
 
 class QuantizedWeight(ABC):
@@ -51,9 +50,15 @@ class QuantizedWeight(ABC):
     _format: Format
     _tile: Tile
 
+    @property
+    def _together(self) -> tuple[int, int | None]:
+        """The outputs and the inputs that can only be read together; None: all inputs."""
+        return 1, 1
+
     @abstractmethod
-    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
-        """The tensor that `_codes` takes, read once for all parts, or read to a device as in `Checkpoint.grouped`."""
+    def _stored(self, part: StoredPart, place: torch.device | None = None) -> torch.Tensor:
+        """The tensor that `_codes` takes for these outputs and inputs, mapped, or read to a device as in
+        `Checkpoint.grouped`."""
 
     @abstractmethod
     def _codes(self, stored: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -71,21 +76,25 @@ class QuantizedWeight(ABC):
         """The column of each input, int64 [in]; None: in the order of inputs."""
         return None
 
-    def read(self, out: torch.Tensor) -> None:
-        """Writes the dequantized weight into `out` [out, in] of any dtype and device. Raises CorruptModel."""
-        for first, values in self._parts():
+    def read(self, out: torch.Tensor, cut: Cut = WHOLE) -> None:
+        """Writes a part of the dequantized weight into `out` [out, in] of any dtype and device. Raises CorruptModel."""
+        first = 0
+        for values in self._parts(cut):
             out[first : first + len(values)] = values
+            first += len(values)
 
-    def packed(self) -> Packed | None:
-        """The weight as codes that CPU kernels take; None if such codes cannot represent its values exactly."""
+    def packed(self, cut: Cut = WHOLE) -> Packed | None:
+        """A part of the weight as codes that CPU kernels take; None if such codes cannot represent its values exactly.
+        Raises ValueError if the part is within a group of inputs."""
         if self.packed_bits is None:
             return None
-        grid, codes = self._grid(), self._codes(self._stored(), 0, self.shape[0])
-        scale = Scales(grid.spread(grid.scales, 0, self.shape[0], PACKED_GROUP).half())
+        grid, codes = self._grid(), self._codes_of(cut)
+        whole = (0, self.shape[0]), (0, self.shape[1])
+        scale = Scales(cut.by_group(grid.spread(grid.scales, *whole, PACKED_GROUP), PACKED_GROUP).half())
         if self.packed_bits < 8:
             return Packed(4, codes, scale, Scales(scale.values * -8))
         if grid.zeros is not None:
-            codes = codes.to(torch.int16) - grid.spread(grid.zeros.to(torch.int16), 0, self.shape[0])
+            codes = codes.to(torch.int16) - cut.of(grid.spread(grid.zeros.to(torch.int16), *whole))
         return Packed(8, codes.to(torch.int8), scale)
 
     @cached_property
@@ -107,21 +116,33 @@ class QuantizedWeight(ABC):
             return 5.0
         return 8.5
 
-    def grouped(self, place: torch.device | None = None) -> Grouped | None:
-        """The weight as codes that GPU kernels take; None if groups have different sizes. Raises CorruptModel."""
+    def grouped(self, place: torch.device | None = None, cut: Cut = WHOLE) -> Grouped | None:
+        """A part of the weight as codes that GPU kernels take; None if groups have different sizes. Raises
+        CorruptModel, and ValueError if the part is within a group of inputs, or divides inputs in another order."""
         if self.grouped_form is None:
             return None
-        grid, outputs = self._grid(), self.shape[0]
-        rows = torch.arange(outputs) // grid.outputs
+        grid = self._grid()
+        rows = torch.arange(self.shape[0]) // grid.outputs
         zeros = None if grid.zeros is None else grid.zeros[rows]
-        columns = None if self._order() is None else grid.columns
-        codes = self._codes(self._stored(place), 0, outputs)
+        columns = None if self._order() is None or cut.inputs is not None else grid.columns
         try:
-            return grouping.grouped(
-                self._format.element, codes, self.grouped_form.group, grid.scales[rows], zeros, columns
-            )
+            part = grouping.grouped(
+                self._format.element, self._codes_of(cut, place), self.grouped_form.group, grid.scales[rows], zeros,
+                columns,
+            )  # fmt: skip
         except ValueError as error:
             raise CorruptModel(f"{self._name()}: {error}; finite ones are needed") from None
+        if cut.inputs is not None and self._order() is not None:
+            raise ValueError("inputs in another order cannot be divided")
+        return part.with_codes(part.codes, cut)
+
+    def _codes_of(self, cut: Cut, place: torch.device | None = None) -> torch.Tensor:
+        """Codes of a part [out, in], of which little more is read than is needed."""
+        parts = [
+            self._codes(self._stored(part, place), 0, part.outputs[1] - part.outputs[0])[part.rows, part.columns]
+            for part in cut.stored(self.shape, *self._together)
+        ]
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
     @cached_property
     def grouped_form(self) -> GroupedForm | None:
@@ -148,15 +169,17 @@ class QuantizedWeight(ABC):
         groups = grid.columns.view(-1, PACKED_GROUP)
         return bool((groups == groups[:, :1]).all())
 
-    def _parts(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the weight in parts: the first output of each, and its values, float32 [outputs, in]."""
-        grid, (outputs, inputs) = self._grid(), self.shape
-        most, stored = max(_ROWS, _PART // inputs // _ROWS * _ROWS), self._stored()
-        for first in range(0, outputs, most):
-            values = grid.dequantize(self._codes(stored, first, min(first + most, outputs)), first)
-            if not values.isfinite().all():
-                raise CorruptModel(f"{self._name()}: a weight is NaN or infinite; finite ones are needed")
-            yield first, values
+    def _parts(self, cut: Cut) -> Iterator[torch.Tensor]:
+        """Yields neighbouring outputs of a part, float32 [outputs, in]."""
+        grid, inputs = self._grid(), cut.inputs or (0, self.shape[1])
+        most = max(_ROWS, _PART // self.shape[1] // _ROWS * _ROWS)
+        for begin, end in cut.outputs or ((0, self.shape[0]),):
+            for first in range(begin, end, most):
+                codes = self._codes_of(replace(cut, outputs=((first, min(first + most, end)),)))
+                values = grid.dequantize(codes, first, inputs)
+                if not values.isfinite().all():
+                    raise CorruptModel(f"{self._name()}: a weight is NaN or infinite; finite ones are needed")
+                yield values
 
     def _grid(self) -> ScaleGrid:
         outputs, inputs = self.shape
@@ -170,97 +193,6 @@ class QuantizedWeight(ABC):
         """The file and the tensor of the codes, or the one with `suffix`, for errors."""
 
 
-class StoredWeight(QuantizedWeight):
-    """A weight whose codes and scales are tensors of a folder."""
-
-    suffixes: ClassVar[tuple[str, ...]]  # of the names of its tensors in the file; the first has the codes
-
-    def __init__(self, folder: HuggingFaceFolder, module: str, given: Format) -> None:
-        """Checks dtypes and shapes, and reads no codes. Raises ModelError."""
-        self._folder = folder
-        self._module = module
-        self._format = given
-        self.shape = self._shape()
-        self._tile = self._check_scales()
-
-    @abstractmethod
-    def _shape(self) -> tuple[int, int]:
-        """The numbers of outputs and inputs, by the shape of the codes. Checks their dtype. Raises ModelError."""
-
-    @abstractmethod
-    def _check_scales(self) -> Tile:
-        """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
-
-    def _finite(self, scales: torch.Tensor, suffix: str, *, signed: bool) -> torch.Tensor:
-        """`scales` in float32. Raises CorruptModel if one is NaN, infinite or, unless `signed`, negative, or if all are
-        0: only tiny weights may have a scale of 0."""
-        scales = scales.float()
-        if not scales.isfinite().all() or (not signed and (scales < 0).any()):
-            allowed = "finite ones" if signed else "finite ones of at least 0"
-            raise CorruptModel(f"{self._name(suffix)}: a scale is {_worst(scales)}; {allowed} are needed")
-        if not scales.any():
-            raise CorruptModel(f"{self._name(suffix)}: all scales are 0; the file may be incomplete")
-        return scales
-
-    def _check_groups(self, tile: Tile, inputs: int) -> None:
-        """Raises CorruptModel if `inputs` is not a multiple of a group's size. The last block may be smaller."""
-        if tile.outputs == 1 and tile.inputs is not None and inputs % tile.inputs:
-            reason = f"groups of {tile.inputs} do not divide {inputs} inputs"
-            raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
-
-    def _groups(self, suffix: str) -> torch.Tensor | None:
-        """The group of each input; None if the file has none, or only -1, as some tools initialize it. Raises
-        CorruptModel."""
-        if not self._has(suffix) or (groups := self._read(suffix).long()).eq(-1).all():
-            return None
-        count = self._tile.grid(*self.shape)[1]
-        wrong = groups[(groups < 0) | (groups >= count)]
-        if len(wrong):
-            raise CorruptModel(f"{self._name(suffix)}: a group is {int(wrong[0])}; 0 … {count - 1} are allowed")
-        return groups
-
-    def _stored(self, place: torch.device | None = None) -> torch.Tensor:
-        if place is None:
-            return self._read(self.suffixes[0])
-        return self._folder.read_to(f"{self._module}.{self.suffixes[0]}", place)
-
-    def _read(self, suffix: str) -> torch.Tensor:
-        return self._folder.tensor(f"{self._module}.{suffix}")
-
-    def _has(self, suffix: str) -> bool:
-        return f"{self._module}.{suffix}" in self._folder.names()
-
-    def _check(self, suffix: str, dtypes: tuple[str, ...], shapes: tuple[Shape, ...] = ()) -> Shape:
-        """The shape of a tensor with one of `dtypes`, and of `shapes` if there are any. Raises ModelError."""
-        if not self._has(suffix):
-            raise MissingTensor(f"{self._name(suffix)} is missing; its format needs it: {self._format}")
-        name = f"{self._module}.{suffix}"
-        if (dtype := self._folder.dtype(name)) not in dtypes:
-            raise UnsupportedFormat(f"{self._name(suffix)} has type {dtype}; supported: {', '.join(dtypes)}")
-        shape = self._folder.shape(name)
-        if shapes and shape not in shapes:
-            needed = " or ".join(str(list(each)) for each in shapes)
-            raise WrongShape(
-                f"{self._name(suffix)} has shape {list(shape)}; its format requires {needed}: {self._format}"
-            )
-        return shape
-
-    def _matrix(self, dtype: str) -> tuple[int, int]:
-        """The shape of the codes, which have two dimensions. Raises ModelError."""
-        shape = self._check(self.suffixes[0], (dtype,))
-        if len(shape) != 2 or 0 in shape:
-            raise WrongShape(f"{self._name()} has shape {list(shape)}; two dimensions above 0 are required")
-        return shape[0], shape[1]
-
-    def _name(self, suffix: str | None = None) -> str:
-        return f"{self._folder.path}: tensor {self._module}.{suffix or self.suffixes[0]}"
-
-
 def _exact(halves: torch.Tensor, grid: ScaleGrid) -> bool:
     """True if float16 represents all scales."""
     return torch.equal(halves.float(), grid.scales)
-
-
-def _worst(scales: torch.Tensor) -> float:
-    wrong = scales[~scales.isfinite()]
-    return float(wrong[0] if len(wrong) else scales.min())

@@ -9,15 +9,36 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import torch
 
 from legato_engine.errors import CorruptModel
+from legato_engine.weights.cut import Span
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.reading.lanes import PIECE, CudaLane, Lane
 
 MOST_THREADS = 8
 _LEAST = 1 << 20  # bytes of a piece: of a small tensor, each thread reads a part
+
+
+class RowSpans(NamedTuple):
+    """Parts of rows: `rows` times `width` bytes, which begin `step` bytes apart."""
+
+    start: int
+    width: int
+    step: int
+    rows: int
+
+    @property
+    def size(self) -> int:
+        return self.width * self.rows
+
+
+def rows_of(tensor: FileSpan, count: int, rows: Span, columns: Span) -> RowSpans:
+    """Some of a tensor's `count` rows, and of these some bytes."""
+    step = tensor.size // count
+    return RowSpans(tensor.start + rows[0] * step + columns[0], columns[1] - columns[0], step, rows[1] - rows[0])
 
 
 class SpanReader:
@@ -31,14 +52,14 @@ class SpanReader:
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[torch.device, list[Lane]] = {}
 
-    def read(self, path: Path, span: FileSpan, dtype: torch.dtype, out: torch.Tensor) -> None:
+    def read(self, path: Path, span: FileSpan | RowSpans, dtype: torch.dtype, out: torch.Tensor) -> None:
         """Reads numbers of this type into `out`, which is contiguous. Raises CorruptModel."""
         flat = out.view(-1)
         assert span.size == flat.numel() * dtype.itemsize
         with path.open("rb", buffering=0) as file:
             if out.device.type == "cpu" and out.dtype == dtype:
                 raw = flat.view(torch.uint8).numpy().data
-                self._each(span.size, lambda at, end: _fill(file, raw[at:end], span.start + at))
+                self._each(span.size, lambda at, end: _fill(file, raw[at:end], span, at))
             else:
                 self._by_lanes(file, span, dtype, flat)
 
@@ -48,7 +69,7 @@ class SpanReader:
             self._pool.shutdown()
         self._pool, self._lanes = None, {}
 
-    def _by_lanes(self, file: FileIO, span: FileSpan, dtype: torch.dtype, flat: torch.Tensor) -> None:
+    def _by_lanes(self, file: FileIO, span: FileSpan | RowSpans, dtype: torch.dtype, flat: torch.Tensor) -> None:
         lanes = self._lanes.get(flat.device)
         if lanes is None:
             lanes = self._lanes[flat.device] = [self._make_lane(flat.device) for _ in range(self._threads)]
@@ -61,7 +82,7 @@ class SpanReader:
             lane, piece = free.get(), flat[at // dtype.itemsize : end // dtype.itemsize]
             try:
                 with torch.inference_mode(inference):
-                    lane.write(lambda buffer: _fill(file, buffer, span.start + at), dtype, piece)
+                    lane.write(lambda buffer: _fill(file, buffer, span, at), dtype, piece)
             finally:
                 free.put(lane)
 
@@ -86,7 +107,19 @@ class SpanReader:
             each.result()
 
 
-def _fill(file: FileIO, buffer: memoryview, at: int) -> None:
+def _fill(file: FileIO, buffer: memoryview, span: FileSpan | RowSpans, at: int) -> None:
+    """Reads from byte `at` of a span on. Raises CorruptModel."""
+    if isinstance(span, FileSpan) or span.width == span.step:
+        _fill_from(file, buffer, span.start + at)
+        return
+    while buffer:
+        row, within = divmod(at, span.width)
+        part = buffer[: span.width - within]
+        _fill_from(file, part, span.start + row * span.step + within)
+        buffer, at = buffer[len(part) :], at + len(part)
+
+
+def _fill_from(file: FileIO, buffer: memoryview, at: int) -> None:
     """Raises CorruptModel."""
     while buffer:
         try:
