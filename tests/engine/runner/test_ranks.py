@@ -13,7 +13,7 @@ import torch
 
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.errors import AdapterFailed, StartFailed
-from legato_engine.runner.ranks import parts
+from legato_engine.runner.ranks import first, parts
 from legato_engine.runner.ranks.first import FirstRank, OtherRanks
 from legato_engine.runner.ranks.follower import Follower
 from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Loaded, LoadProgress
@@ -75,7 +75,8 @@ def test_an_adapter_that_a_rank_cannot_hold_is_dropped_and_its_answers_are_not_t
 def connected() -> tuple[OtherRanks, Any]:
     """Other ranks of which there is one, and its end of the connection."""
     others, (mine, other) = OtherRanks.__new__(OtherRanks), Pipe()
-    others._connections, others._processes = [mine], []
+    process: Any = SimpleNamespace(kill=other.close, wait=lambda: -9)
+    others._connections, others._processes = [mine], [process]
     return others, other
 
 
@@ -96,12 +97,34 @@ def test_an_adapter_that_another_rank_cannot_hold_is_refused() -> None:
         others.wait_answers()
 
 
+def test_a_rank_that_stands_still_while_it_takes_an_adapter_ends_with_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    others, _ = connected()
+    ended = []
+
+    def end_too(*status: int) -> None:
+        ended.append(status)
+        raise SystemExit
+
+    monkeypatch.setattr(first, "_end_too", end_too)
+    monkeypatch.setattr(first, "_ANSWER", 0.01)
+    with pytest.raises(SystemExit):
+        others.wait_answers()
+    assert ended == [(1, -9)]
+
+
 def test_only_progress_of_other_ranks_is_a_sign_of_life_of_a_start() -> None:
     (others, connection), beats = connected(), []
     for message in (LoadProgress(0.5), LoadProgress(1.0), Loaded(7)):
         connection.send_bytes(pickle.dumps(message))
     assert others.wait_loaded(lambda: beats.append(1)) == [Loaded(7)]
     assert len(beats) == 2
+
+
+def test_a_rank_that_finds_another_torch_is_refused_with_both_versions() -> None:
+    load: Any = SimpleNamespace(versions="Python 3.11.9, torch 2.8.0")
+    nothing: Any = None
+    with pytest.raises(StartFailed, match=r"it has Python .*, torch .*; the first rank has .* 2\.8\.0$"):
+        Follower(load, nothing, lambda _answer: None)
 
 
 def test_a_rank_that_finds_another_model_is_refused(tmp_path: Path) -> None:

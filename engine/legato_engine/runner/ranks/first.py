@@ -26,30 +26,17 @@ from legato_engine.kvcache.moves import Move
 from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
 from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.runner.arena import Arena
-from legato_engine.runner.ranks.messages import (
-    AddAdapter,
-    AddFailed,
-    Capture,
-    CopyBlocks,
-    DropAdapter,
-    Forward,
-    FromRank,
-    Loaded,
-    LoadFailed,
-    LoadPart,
-    LoadProgress,
-    LogitsOf,
-    ToRank,
-)
+from legato_engine.runner.ranks import messages
 from legato_engine.runner.ranks.parts import RankPart
 
 LOST = 3  # exit status of a core that has lost a rank: it can start again
+_ANSWER = 120.0  # seconds in which a rank takes an adapter over: no step is late meanwhile, so the server sees no stall
 
 
 class OtherRanks:
     """The processes of all ranks but the first."""
 
-    def __init__(self, loads: Sequence[LoadPart]) -> None:
+    def __init__(self, loads: Sequence[messages.LoadPart]) -> None:
         """Starts a process for each of `loads`. It ends with the calling thread."""
         self._sending = Lock()
         self._closing = Event()
@@ -65,16 +52,16 @@ class OtherRanks:
             mine.send_bytes(pickle.dumps(load))
         self.close = weakref.finalize(self, _end, self._closing, self._processes, self._connections)
 
-    def wait_loaded(self, beat: Callable[[], None]) -> Sequence[Loaded]:
+    def wait_loaded(self, beat: Callable[[], None]) -> Sequence[messages.Loaded]:
         """Returns the answers of these ranks once all have loaded. Calls `beat` only when one made progress: the server
         gives up a start in which a rank is stuck. Raises StartFailed."""
         answers = []
         for rank, connection in enumerate(self._connections, 1):
-            while isinstance(answer := self._receive(rank, connection), LoadProgress):
+            while isinstance(answer := self._receive(rank, connection), messages.LoadProgress):
                 beat()
-            if isinstance(answer, LoadFailed):
+            if isinstance(answer, messages.LoadFailed):
                 raise StartFailed(f"rank {rank}: {answer.reason}")
-            assert isinstance(answer, Loaded)
+            assert isinstance(answer, messages.Loaded)
             answers.append(answer)
         return answers
 
@@ -83,7 +70,7 @@ class OtherRanks:
         for rank, process in enumerate(self._processes, 1):
             Thread(target=_watch, args=(rank, process, self._closing), name=f"rank {rank}", daemon=True).start()
 
-    def send(self, message: ToRank) -> None:
+    def send(self, message: messages.ToRank) -> None:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._sending:
             for connection in self._connections:
@@ -91,16 +78,21 @@ class OtherRanks:
 
     def wait_answers(self) -> None:
         """Waits for an answer of every rank. Raises AdapterFailed."""
-        answers = [self._receive(rank, connection) for rank, connection in enumerate(self._connections, 1)]
+        answers = [self._receive(rank, connection, _ANSWER) for rank, connection in enumerate(self._connections, 1)]
         for rank, answer in enumerate(answers, 1):
-            if isinstance(answer, AddFailed):
+            if isinstance(answer, messages.AddFailed):
                 raise AdapterFailed(f"rank {rank}: {answer.reason}")
 
-    def _receive(self, rank: int, connection: Connection) -> FromRank:
+    def _receive(self, rank: int, connection: Connection, seconds: float | None = None) -> messages.FromRank:
+        """Ends a rank without an answer in this time, and with it the core."""
+        process = self._processes[rank - 1]
+        if not connection.poll(seconds):
+            print(f"rank {rank} has not answered for {seconds} s", file=sys.stderr, flush=True)
+            process.kill()
         try:
-            answer: FromRank = pickle.loads(connection.recv_bytes())
+            answer: messages.FromRank = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            _end_too(rank, self._processes[rank - 1].wait())
+            _end_too(rank, process.wait())
         return answer
 
 
@@ -154,7 +146,7 @@ class FirstRank(ShardedBackend):
         with self._adding:
             number = next(self._numbers)
             self._drop_freed()
-            self._others.send(AddAdapter(number, pairs))
+            self._others.send(messages.AddAdapter(number, pairs))
             with ExitStack() as failed:
                 failed.callback(self._freed.append, number)
                 try:
@@ -170,14 +162,14 @@ class FirstRank(ShardedBackend):
     def _drop_freed(self) -> None:
         with suppress(IndexError):  # until it is empty, which another thread may do as well
             while True:
-                self._others.send(DropAdapter(self._freed.popleft()))
+                self._others.send(messages.DropAdapter(self._freed.popleft()))
 
     def logits(self, forward: ComputeForward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         numbered = tuple([(_ranked(each.adapter).number, each.tokens) for each in inputs.adapted])
         drawn = inputs.drawn
         sent = replace(inputs, adapted=(), drawn=None)
         self._drop_freed()
-        self._others.send(Forward(sent, numbered, 0 if drawn is None else len(drawn)))
+        self._others.send(messages.Forward(sent, numbered, 0 if drawn is None else len(drawn)))
         if drawn is not None:
             drawn = self._collectives.share(drawn)
         own = tuple([AdaptedTokens(_ranked(each.adapter).own, each.tokens) for each in inputs.adapted])
@@ -185,16 +177,16 @@ class FirstRank(ShardedBackend):
 
     def capture(self, forward: ComputeForward, arena: torch.Tensor) -> None:
         if self._captures:
-            self._others.send(Capture())
+            self._others.send(messages.Capture())
         super().capture(forward, arena)
 
     def capture_missing(self, forward: ComputeForward, arena: torch.Tensor) -> None:
         if self._captures:
-            self._others.send(Capture(missing=True))
+            self._others.send(messages.Capture(missing=True))
         super().capture_missing(forward, arena)
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
-        self._others.send(LogitsOf(tokens))
+        self._others.send(messages.LogitsOf(tokens))
         return super().logits_of(tokens)
 
 
@@ -214,11 +206,11 @@ class FirstArena(Arena):
         self.parts = [arenas[first : first + copies] for first in range(0, len(arenas), copies)]
 
     def copy(self, source: int, target: int) -> None:
-        self._others.send(CopyBlocks(copies=[(source, target)]))
+        self._others.send(messages.CopyBlocks(copies=[(source, target)]))
         super().copy(source, target)
 
     def move(self, moves: Sequence[Move]) -> None:
-        self._others.send(CopyBlocks(moves))
+        self._others.send(messages.CopyBlocks(moves))
         super().move(moves)
 
 

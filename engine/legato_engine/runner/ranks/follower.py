@@ -21,33 +21,19 @@ from legato_engine.layers.low_rank import LowRankAdapter
 from legato_engine.models import registry
 from legato_engine.runner import backends, cores
 from legato_engine.runner.arena import Arena
-from legato_engine.runner.ranks import parts
-from legato_engine.runner.ranks.messages import (
-    AddAdapter,
-    AddFailed,
-    Capture,
-    Connect,
-    CopyBlocks,
-    DropAdapter,
-    Forward,
-    FromRank,
-    Loaded,
-    LoadFailed,
-    LoadPart,
-    LoadProgress,
-    LogitsOf,
-    ToRank,
-)
+from legato_engine.runner.ranks import messages, parts
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 
-Answer = Callable[[FromRank], None]
+Answer = Callable[[messages.FromRank], None]
 
 
 class Follower:
     """Computes with a part of the weights, and with the arena of all ranks, or its own on its GPU."""
 
-    def __init__(self, load: LoadPart, checkpoint: Checkpoint, answer: Answer, gpu: Device | None = None) -> None:
+    def __init__(
+        self, load: messages.LoadPart, checkpoint: Checkpoint, answer: Answer, gpu: Device | None = None
+    ) -> None:
         """Raises EngineError."""
         if load.versions != parts.versions():
             raise StartFailed(f"it has {parts.versions()}; the first rank has {load.versions}")
@@ -57,7 +43,12 @@ class Follower:
         self._adapters: dict[int, LowRankAdapter] = {}
         self._exchange = parts.open_exchange(load.rank, load.memory, gpu, load.room, checkpoint.config.hidden_size)
         part = parts.make(
-            checkpoint, load.formats, load.rank, load.room, self._exchange, lambda share: answer(LoadProgress(share))
+            checkpoint,
+            load.formats,
+            load.rank,
+            load.room,
+            self._exchange,
+            lambda share: answer(messages.LoadProgress(share)),
         )
         self._backend = ShardedBackend(*part)
         self._collectives = part.collectives
@@ -76,54 +67,54 @@ class Follower:
             self._arena = arena.view(load.num_blocks, *load.layout.block_shape)
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> messages.Loaded:
         if self._exchange.peers is None:
-            return Loaded(self._backend.nbytes)
-        return Loaded(self._backend.nbytes, self._exchange.peers.export(), device_handles.export(self._arena))
+            return messages.Loaded(self._backend.nbytes)
+        return messages.Loaded(self._backend.nbytes, self._exchange.peers.export(), device_handles.export(self._arena))
 
-    def handle(self, message: ToRank) -> None:
-        if isinstance(message, Forward):
+    def handle(self, message: messages.ToRank) -> None:
+        if isinstance(message, messages.Forward):
             self._compute(message)
-        elif isinstance(message, LogitsOf):
+        elif isinstance(message, messages.LogitsOf):
             self._backend.logits_of(message.tokens)
-        elif isinstance(message, Capture):
+        elif isinstance(message, messages.Capture):
             capture = self._backend.capture_missing if message.missing else self._backend.capture
             capture(self._forward, self._arena)
-        elif isinstance(message, CopyBlocks):
+        elif isinstance(message, messages.CopyBlocks):
             assert self._own is not None
             if message.moves:
                 self._own.host.move(message.moves)
             for source, target in message.copies:
                 self._own.copy(source, target)
-        elif isinstance(message, AddAdapter):
+        elif isinstance(message, messages.AddAdapter):
             Thread(target=self._add, args=(message,)).start()  # steps go on
-        elif isinstance(message, DropAdapter):
+        elif isinstance(message, messages.DropAdapter):
             self._adapters.pop(message.number, None)
-        elif isinstance(message, Connect):
+        elif isinstance(message, messages.Connect):
             assert self._exchange.peers is not None
             self._exchange.peers.open(message.handles)
-        elif isinstance(message, LoadPart):
+        elif isinstance(message, messages.LoadPart):
             raise AssertionError("a rank loads once")
         else:
             assert_never(message)
 
-    def _compute(self, message: Forward) -> None:
+    def _compute(self, message: messages.Forward) -> None:
         adapted = tuple([AdaptedTokens(self._adapters[number], tokens) for number, tokens in message.adapters])
         drawn = None
         if message.drawn:
             drawn = self._collectives.share(torch.zeros(message.drawn, dtype=torch.int32, device=self._place))
         self._backend.logits(self._forward, replace(message.inputs, adapted=adapted, drawn=drawn), self._arena)
 
-    def _add(self, message: AddAdapter) -> None:
+    def _add(self, message: messages.AddAdapter) -> None:
         try:
             self._adapters[message.number] = self._backend.adapter(message.pairs)
         except Exception as error:  # the first rank waits for an answer, whatever happens
-            self._answer(AddFailed(f"{type(error).__name__}: {error}"))
+            self._answer(messages.AddFailed(f"{type(error).__name__}: {error}"))
         else:
             self._answer(message.number)
 
 
-def run(connection: Connection, load: LoadPart) -> int:
+def run(connection: Connection, load: messages.LoadPart) -> int:
     """Loads, and computes steps until the first rank ends. Returns the exit status."""
     processor.guard_onednn(processor.detect())
     if load.threads is not None:
@@ -131,7 +122,7 @@ def run(connection: Connection, load: LoadPart) -> int:
         numba.set_num_threads(min(load.threads, numba.config.NUMBA_NUM_THREADS))
     answering = Lock()
 
-    def answer(message: FromRank) -> None:
+    def answer(message: messages.FromRank) -> None:
         with answering:
             connection.send_bytes(pickle.dumps(message))
 
@@ -142,7 +133,7 @@ def run(connection: Connection, load: LoadPart) -> int:
                 torch.cuda.set_device(gpu.place)  # Triton launches kernels on the current one
             follower = Follower(load, open_weights(load.path, load.quantization), answer, gpu)
     except EngineError as error:
-        answer(LoadFailed(str(error)))
+        answer(messages.LoadFailed(str(error)))
         return 2
     cores.bind(load.rank)
     memory.give_back()
