@@ -98,7 +98,7 @@ def fitting(subject: Subject) -> Iterator[str]:
             assert device is not None
             device_memory = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
         yield from fit.lines(spec, path, device_memory, _draft(spec, subject))
-        yield f"{'degrees':<14} {fit.degrees_of(spec, path)}"
+        yield f"{'degrees':<14} {fit.degrees(spec, path, device_memory)}"
         yield f"{'formats':<14} {fit.formats_of(spec, path, device_memory)}"
         yield from fit.sharing(spec, len(os.sched_getaffinity(0)), device_memory is not None)
     except (fit.DoesNotFit, NoDevice) as error:

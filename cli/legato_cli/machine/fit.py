@@ -14,7 +14,8 @@ from legato_engine.kernels.paths import FLOAT8
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.drafting.opening import open_draft
 from legato_engine.runner.formats import Formats
-from legato_engine.runner.plan import DraftPlan, RunnerOptions, layout_of, plan_draft, with_draft, with_ranks
+from legato_engine.runner.plan import DraftPlan, RunnerOptions, layout_of, layout_of_ranks, plan_draft, with_draft
+from legato_engine.runner.ranks.degrees import check_codes, fitting
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.device import staging
@@ -24,7 +25,7 @@ from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Parallelism, Spec
 from legato_operator.manifests.pods.worker import compute_threads
-from legato_protocol.model_files.degrees import DEGREES, degrees_that_fit, unfit_degree
+from legato_protocol.model_files.degrees import DEGREES, unfit_degree
 
 _MIB = 1 << 20
 
@@ -53,6 +54,8 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None, draft: Path | None = None) 
             yield f"{role:<14} {_with_degree(spec, path, drafts, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:
             raise DoesNotFit(f"{role:<14} {error}") from None
+    if spec.disaggregated:
+        _check_alike(spec, path, gpus if roles.gpus(spec, roles.DECODE) else None)
 
 
 def sharing(spec: Spec, cores: int, on_gpu: bool) -> Iterator[str]:
@@ -82,14 +85,34 @@ def _formats(spec: Spec, checkpoint: Checkpoint, gpus: Gpus | None, degree: int 
     return size, formats.allowed(chosen, checkpoint, engine.on_kernel_failure)
 
 
-def degrees_of(spec: Spec, path: Path) -> str:
+def degrees(spec: Spec, path: Path, gpus: Gpus | None) -> str:
     """Returns the degrees of tensor parallelism that divide the model. Raises DoesNotFit."""
+    on_gpu = any(roles.gpus(spec, role) for role in roles.with_pool(spec))
     try:
-        config = open_weights(path, spec.engine.quantization).config
+        checkpoint = open_weights(path, spec.engine.quantization)
+        fit = fitting(checkpoint, _formats(spec, checkpoint, gpus if on_gpu else None)[1])
     except EngineError as error:
         raise DoesNotFit(f"{'degrees':<14} {error}") from None
-    fit = degrees_that_fit(config.heads, config.kv_heads, config.inner_sizes)
     return f"parallelism.tensor: {', '.join(map(str, fit))}"
+
+
+def _check_alike(spec: Spec, path: Path, gpus: Gpus | None) -> None:
+    """Raises DoesNotFit if pools of unequal degrees have different formats: kernels need multiples of some sizes, and a
+    rank has a part of them."""
+    checkpoint = open_weights(path, spec.engine.quantization)
+
+    def form(degree: int) -> str:
+        return _formats(spec, checkpoint, gpus, degree)[1].name
+
+    fewer, more = sorted(roles.with_pool(spec), key=lambda role: roles.ranks(spec, role))
+    ranks, own, other = roles.ranks(spec, more), form(roles.ranks(spec, more)), form(roles.ranks(spec, fewer))
+    if own != other:
+        fit = fitting(checkpoint, _formats(spec, checkpoint, gpus)[1])
+        alike = ", ".join(str(degree) for degree in fit if form(degree) == other)
+        raise DoesNotFit(
+            f"{more:<14} {more}.parallelism.tensor: {ranks} ranks compute in the formats {own!r}, {fewer} workers in "
+            f"{other!r}, and cannot hand KV over; degrees that fit: {alike}"
+        )
 
 
 def _with_degree(spec: Spec, path: Path, draft: Path | None, role: str, gpus: Gpus | None) -> str:
@@ -131,8 +154,10 @@ def _worker(spec: Spec, path: Path, draft_path: Path | None, role: str, gpus: Gp
     _check_scales(checkpoint, chosen)
     own = layout_of(config, size, chosen.kv)
     draft = _draft(spec, draft_path, checkpoint, gpus) if draft_path is not None else None
-    alone = partial(sizing.needs, checkpoint, chosen, chunk)
-    needs_of, layout = with_draft(*with_ranks(alone, own, degree, gpus.device if gpus else None), draft, chunk)
+    check_codes(checkpoint, chosen, degree)
+    ranks = partial(sizing.needs, checkpoint, chosen, chunk, ranks=degree)
+    together = layout_of_ranks(own, degree, gpus.device if gpus else None)
+    needs_of, layout = with_draft(ranks, together, draft, chunk)
     asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
     host, whose = _available(spec, role)
     room = sizing.without_host_kv(host, engine.host_kv_memory or 0)

@@ -10,16 +10,15 @@ from legato_engine import capacity, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.kv_groups import groups_of
 from legato_engine.backends.sharded.rank import Rank
-from legato_engine.errors import NoDevice, UnsupportedModel
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.ranges import Ranges
 from legato_engine.runner import backends, formats, sizing
 from legato_engine.runner.formats import Formats
+from legato_engine.runner.ranks import degrees
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_protocol.model_files.degrees import unfit_degree
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +111,6 @@ class RunnerPlan:
     ranks: int = 1
 
 
-def check_degree(checkpoint: Checkpoint, options: RunnerOptions) -> None:
-    """Raises UnsupportedModel for a degree that does not divide the model, NoDevice for more ranks than GPUs."""
-    config, degree = checkpoint.config, options.tensor
-    if degree > 1 and options.gpu is None and options.device != "cpu" and degree > torch.cuda.device_count():
-        raise NoDevice(f"{degree} ranks need {degree} GPUs; torch sees {torch.cuda.device_count()}: use fewer ranks")
-    if unfit := unfit_degree(degree, config.heads, config.kv_heads, config.inner_sizes):
-        raise UnsupportedModel(f"{checkpoint.path}: {unfit}")
-
-
 def layout_of(config: ModelConfig, block_size: int, kv: str) -> KVLayout:
     """The layout of a model's KV in the format `kv`."""
     groups = groups_of(config)
@@ -154,17 +144,10 @@ def draft_options(options: RunnerOptions, num_blocks: int, max_length: int, max_
     )
 
 
-def with_ranks(
-    needs: Callable[[int], Needs], layout: KVLayout, ranks: int, gpu: Device | None
-) -> tuple[Callable[[int], Needs], KVLayout]:
-    """The memory for a number of running sequences and the layout of KV, of all ranks together: on GPUs, each has a
-    workspace, and ranks with the same KV heads have copies of a block."""
-    if gpu is None:
-        others = Needs(0, ranks * sizing.PROCESS)  # of which one is counted twice, see `Needs.__add__`
-        return lambda running: needs(running) + others, layout
-    copies = Rank(0, ranks).kv_copies(layout.kv_heads)
-    together = replace(layout, further_bytes=(copies - 1) * layout.block_bytes)
-    return lambda running: replace(needs(running), workspace=ranks * needs(running).workspace), together
+def layout_of_ranks(layout: KVLayout, ranks: int, gpu: Device | None) -> KVLayout:
+    """The layout of all ranks together: on GPUs, ranks with the same KV heads have copies of a block."""
+    copies = 1 if gpu is None else Rank(0, ranks).kv_copies(layout.kv_heads)
+    return replace(layout, further_bytes=(copies - 1) * layout.block_bytes)
 
 
 def with_draft(
@@ -185,13 +168,19 @@ def _formats(checkpoint: Checkpoint, options: RunnerOptions, gpu: Device | None,
 
 
 def make_plan(checkpoint: Checkpoint, options: RunnerOptions) -> RunnerPlan:
-    """Decides without reading a weight. Raises NoDevice, UnusableFormat, UnsupportedModel and TooLittleMemory."""
-    check_degree(checkpoint, options)
+    """Decides without reading a weight. Raises NoDevice, UnusableFormat, UnsupportedFormat, UnsupportedModel and
+    TooLittleMemory."""
+    degrees.check_model(checkpoint, options.tensor)
+    if options.gpu is None and options.device != "cpu":
+        degrees.check_gpus(options.tensor, torch.cuda.device_count())
     config, gpu = checkpoint.config, options.gpu or backends.gpu(options.device)
     chosen = _formats(checkpoint, options, gpu, options.kv_dtype)
+    degrees.check_codes(checkpoint, chosen, options.tensor)
     chunk, own = options.chunk_tokens, layout_of(config, options.block_size, chosen.kv)
-    alone = partial(sizing.needs, checkpoint, chosen, chunk, adapter_values=options.adapters.values)
-    needs, layout = with_draft(*with_ranks(alone, own, options.tensor, gpu), options.draft, chunk)
+    ranks = partial(
+        sizing.needs, checkpoint, chosen, chunk, adapter_values=options.adapters.values, ranks=options.tensor
+    )
+    needs, layout = with_draft(ranks, layout_of_ranks(own, options.tensor, gpu), options.draft, chunk)
     asked = AskedSizes(options.kv_cache_bytes, options.max_length, options.max_batch)
     declared = config.max_length
     if options.longest_bytes is not None:

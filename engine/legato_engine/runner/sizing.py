@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from legato_engine import capacity
+from legato_engine.backends.sharded.rank import Rank
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models.config import ModelConfig
@@ -73,23 +74,25 @@ class ChosenSizes:
         return f"{self.max_running:,} sequences of at most {self.max_length:,} tokens{noted}"
 
 
-def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
-    """The needs of a worker whose largest step has `chunk_tokens` prompt tokens and `max_batch` decoding sequences;
-    adapters in memory have `adapter_values` numbers."""
-    config = checkpoint.config
+def needs(
+    checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0, ranks: int = 1
+) -> Needs:
+    """The needs of a worker, of all its ranks together, whose largest step has `chunk_tokens` prompt tokens and
+    `max_batch` decoding sequences; adapters in memory have `adapter_values` numbers."""
+    config, own = checkpoint.config, Rank(0, ranks).config(checkpoint.config)
     shapes = expected_shapes(config)
     weights = sum(math.prod(shape) * chosen.value_bytes(checkpoint, name) for name, shape in shapes.items())
-    largest = max(map(math.prod, shapes.values()))
-    width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
-    width += _mlp_width(config, chosen)
-    logits = 3 * max_batch  # rows, as wide as the vocabulary
-    if chosen.backend == "cuda":  # the sampler has memory of its own
-        logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
-    step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
+    largest = max(map(math.prod, shapes.values()))  # of which each rank loads a part
+    width = 6 * config.hidden_size + (2 * own.heads + 2 * own.kv_heads) * config.head_dim
+    width += _mlp_width(own, chosen)
+    logits = (3 if ranks == 1 else 4) * max_batch  # rows, as wide as the vocabulary
+    if chosen.backend == "cuda":  # the sampler has memory of its own, and each rank has the logits of all
+        logits = 2 * max_batch * ranks + 4 * min(max_batch, MOST_DRAWS)
+    step = ranks * (chunk_tokens + max_batch) * width + logits * config.vocab_size
     adapters = adapter_values * chosen.adapter_bytes
     rotations = {config.rotation(layer) for layer in range(config.layers)}
     angles = sum(4 * rotation.dim for rotation in rotations if rotation)  # a cosine and a sine for each two numbers
-    return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest), angles)
+    return Needs(int(weights) + adapters, ranks * PROCESS + 4 * (step + largest), ranks * angles)
 
 
 def _mlp_width(config: ModelConfig, chosen: Formats) -> int:

@@ -6,6 +6,7 @@ import checklist_page
 import model_outlines
 import pytest
 import quantized_folders
+import tiny_llama
 import torch
 import wordy_model
 import yaml
@@ -98,7 +99,32 @@ def test_a_degree_that_does_not_divide_the_model_is_refused(judged):
     assert (code, f"  prefill        prefill.parallelism.tensor: {unfit}" in out) == (1, True)
 
 
+def test_pools_of_degrees_with_other_formats_are_refused(tmp_path, judged):
+    """Kernels need multiples of 32: a rank of two has 48 of 96."""
+    tiny_llama.write(tmp_path, intermediate_size=96, num_attention_heads=2, num_key_value_heads=2)
+    decode = {"parallelism": {"tensor": 2}, "resources": {"requests": {"memory": "4Gi"}}}
+    code, out = judged(manifest(model={"source": {"path": str(tmp_path)}}, decode=decode))
+    unfit = "2 ranks compute in the formats 'float32', prefill workers in '[a-z0-9-]+', and cannot hand KV over"
+    assert code == 1
+    assert re.search(rf"decode.parallelism.tensor: {unfit}; degrees that fit: 1\n", out)
+
+
+def test_degrees_divide_groups_of_codes_that_a_gpu_multiplies(tmp_path):
+    """Four ranks would have 64 inputs each of a projection, of which 128 share a scale."""
+    quantized_folders.write(tmp_path, quantized_folders.KINDS["awq"])
+    ranks = {"resources": {"limits": {"nvidia.com/gpu": 4}}, "parallelism": {"tensor": 4}}
+    spec = parsing.read_mapping(manifest(engine={"dtype": "Float16"}, prefill=ranks, decode=ranks)).spec
+    there = fit.Gpus(Interpreted(), 80 * GIB, 4)
+    assert fit.degrees(spec, tmp_path, there) == "parallelism.tensor: 1, 2"
+    refused = (
+        r"parallelism.tensor: .*o_proj.* 4 ranks would have 64 of 256 .* of 128 is needed; degrees that fit: 1, 2$"
+    )
+    with pytest.raises(fit.DoesNotFit, match=refused):
+        next(fit.lines(spec, tmp_path, there))
+
+
 def test_ranks_on_cpus_are_processes_with_memory_of_their_own(tmp_path):
+    """Each has the results of a step: hidden states are whole, heads and MLPs are divided."""
     path = model_outlines.write(tmp_path / "qwen", "qwen3-8b")
     decode = {"resources": {"requests": {"memory": "32Gi"}}}
     lines = [
