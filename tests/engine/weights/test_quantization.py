@@ -61,6 +61,7 @@ def test_values_and_codes_are_those_that_were_packed(tmp_path: Path, name: str) 
         assert form is not None
         assert torch.equal(grouped.floats(), values[each])
         assert (form.element, form.group, form.bits) == (grouped.element, grouped.group, grouped.bits)
+        assert (grouped.order is not None) == ("act order" in name)
     packed_weights.check_parts(checkpoint, f"{DOWN}.weight")
 
 

@@ -51,15 +51,16 @@ class StoredWeight(QuantizedWeight):
             raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
 
     def _groups(self, suffix: str) -> torch.Tensor | None:
-        """The group of each input; None if the file has none, or only -1, as some tools initialize it. Raises
-        CorruptModel."""
+        """The group of each input; None if the file has none, only -1, as some tools initialize it, or groups of
+        neighbours. Raises CorruptModel."""
         if not self._has(suffix) or (groups := self._read(suffix).long()).eq(-1).all():
             return None
         count = self._tile.grid(*self.shape)[1]
         wrong = groups[(groups < 0) | (groups >= count)]
         if len(wrong):
             raise CorruptModel(f"{self._name(suffix)}: a group is {int(wrong[0])}; 0 … {count - 1} are allowed")
-        return groups
+        neighbours = torch.arange(len(groups)) // (self._tile.inputs or len(groups))
+        return None if torch.equal(groups, neighbours) else groups
 
     def _axes(self, part: StoredPart) -> tuple[Span, Span]:
         """The rows and columns of the tensor of codes with these outputs and inputs."""
