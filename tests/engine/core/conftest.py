@@ -23,6 +23,7 @@ from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import ServerChannel
+from legato_engine.core.compute import Compute
 from legato_engine.core.disk.block_folder import BlockFolder
 from legato_engine.core.disk.disk_thread import DiskThread
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
@@ -319,10 +320,11 @@ class World:
         most_files: int = 64,
         open_disk: Callable[[BlockFolder, Callable[[int], memoryview]], DiskThread] = DiskThread,
         on_node: bool = False,
+        compute: Compute | None = None,
         **limits: int,
     ) -> Worker:
         """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are.
-        Workers `on_node` read each other's arenas."""
+        Workers `on_node` read each other's arenas. Without `compute`, steps are computed when they are started."""
         ours, theirs = socket.socketpair()
         runner, epoch = runner or self.make_runner(), f"epoch-{name}"
         windows, block_size = runner.layout.windows, runner.layout.block_size
@@ -349,7 +351,7 @@ class World:
         identity = TransferIdentity(name, epoch, runner.kv_revision, str(runner.layout), "secret")
         policy = TransferPolicy(lease=self.lease)
         agent = TransferAgent(link, arena, identity, self.network.clock, policy) if link else None
-        pulse, compute = Pulse(self.network.clock), InlineCompute(step_turns)
+        pulse, compute = Pulse(self.network.clock), compute or InlineCompute(step_turns)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         parts = CoreParts(
             compute,
