@@ -91,6 +91,7 @@ def load(start: Start, progress: Progress, clock: Clock) -> tuple[CoreParts, Rea
     hello = msgspec.structs.replace(hello, tiers=tuple([TIERS.index(name) for name in pool.tier_counts()]))
     profiling = Profiling(compute, model.profiler, clock)
     slices = open_slices(settings, clock)
+    model.between_layers(slices.give_way)
     parts = CoreParts(compute, runner, scheduler, agent, grammars, adapters, catalog, profiling, slices, clock, disk)
     return parts, _ready(hello, model, carrier, node, catalog)
 

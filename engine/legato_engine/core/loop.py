@@ -275,7 +275,7 @@ class Core:
         pace = self._scheduler.pace
         self._slack = pace.slack
         due = self._since + pace.slack
-        return SliceClaim(due, due + pace.decoding, self._since + pace.pause)
+        return SliceClaim(due, due + pace.decoding, self._since + pace.pause, pace.prompts)
 
     def _launch(self, batches: list[Batch]) -> None:
         """Launches these steps and starts to wait for the first in flight."""

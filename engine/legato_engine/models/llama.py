@@ -4,6 +4,7 @@ The config makes it Mistral (a window), Mixtral (experts), Granite 3 (multiplier
 embedding). Families that differ in other details derive from it.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -76,6 +77,10 @@ class Block:
         return self._mlp(step, self._mlp_norm(step, x, residual))
 
 
+def _go_on() -> None:
+    """Steps stop between two layers only for a worker that shares its cores."""
+
+
 class Llama:
     """Consists of a backend's layers, which it requests with the names of their weights."""
 
@@ -93,11 +98,13 @@ class Llama:
         self._blocks = [self.block(self, layers, index) for index in range(config.layers)]
         head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self._head = layers.head("model.norm", head, vocab, hidden)
+        self.between_layers: Callable[[], None] = _go_on
 
     def logits(self, step: Step) -> torch.Tensor:
         """Float32 logits [sampled, vocab]; the KV of all tokens is in the arena afterwards."""
         x, residual = None, self._embedding(step)
         for block in self._blocks:
+            self.between_layers()
             x = block(step, x, residual)
         return self._head(step, x, residual)
 

@@ -138,6 +138,10 @@ class NoProfiler:
         pass
 
 
+def _ignore(_give_way: Callable[[], None]) -> None:
+    """The runner's steps cannot stop."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A runner that is ready, with facts about its model. `weights` is equal for workers that may continue one
@@ -155,3 +159,5 @@ class LoadedModel:
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError
     drafter: Drafter | None = None  # instead of the method's own
     draft: DraftLimits | None = None  # of the draft model
+    # Sets a function that steps with many tokens call between two layers.
+    between_layers: Callable[[Callable[[], None]], None] = _ignore

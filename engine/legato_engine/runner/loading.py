@@ -61,6 +61,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress, draft_path: P
         TorchProfiler(runner.ranges, gpu=settings.device != "cpu"),
         open_listed,
         draft=None if drafting is None else drafting.limits,
+        between_layers=runner.between_layers,
     )
 
 

@@ -3,7 +3,7 @@
 The scheduler decides the steps, `models` has the layers' order, and a backend chosen by `formats` computes them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -97,7 +97,7 @@ class Runner:
         self.written: DeviceEvent | None = None
         self._block_0 = (WindowTable(0, [0]),) * len(plan.layout.windows)  # for the warm-up
         self._pending: PendingSamples | None = None  # of the step launched last
-        self._drafts = plan.drafts
+        self._drafts, self._ranks = plan.drafts, plan.ranks
         self._model = model
         self._gpu = plan.gpu
         self._sampler = sampler
@@ -224,6 +224,11 @@ class Runner:
         with torch.inference_mode():
             for count, rows in ((1, 1), (size, 1), (size, 1 + _MANY // size)):
                 self.logits((Row([0] * count, 0, [0], adapter=adapter, windows=self._block_0),) * rows)
+
+    def between_layers(self, give_way: Callable[[], None]) -> None:
+        """Sets the function that steps with many tokens call between two layers, unless other ranks wait for them."""
+        if self._ranks == 1:
+            self._model.between_layers = give_way
 
     def capture(self) -> None:
         """Ends the warm-up, also of adapters: on a GPU, all later steps are replayed."""

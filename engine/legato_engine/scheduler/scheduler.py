@@ -49,11 +49,13 @@ class StepPace(NamedTuple):
 
     After a step, decoding sequences can wait for `slack` without missing `tpot`, less a share for prompts here; inf if
     none decodes. For `pause`, they leave the cores to prompts of other workers. Their next step takes `decoding`.
+    `prompts` wait or are computed here.
     """
 
     slack: float = inf
     pause: float = inf
     decoding: float = 0.0
+    prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,12 @@ class Scheduler:
     def pace(self) -> StepPace:
         """The time for the next steps."""
         contexts = self._planner.decoding()
+        prompts = len(self._queue) + len(self._registry.running) - len(contexts)
         if not contexts:
-            return StepPace()
+            return StepPace(prompts=prompts)
         step = self._cost.plain(len(contexts), sum(contexts))
-        prompts = len(self._queue) > 0 or len(contexts) < len(self._registry.running)
         slack = max(0.0, self.limits.tpot - step) * (0.5 if prompts else 1.0)
-        return StepPace(slack, max(min(slack, PAUSE * step), LEAST_PAUSE * step), step)
+        return StepPace(slack, max(min(slack, PAUSE * step), LEAST_PAUSE * step), step, prompts)
 
     def process(self, batch: Batch, output: StepOutput, now: float, moving: float = 0.0) -> StepResult:
         """Processes the runner's output of the first step in flight, which spent `moving` seconds on its moves. Its KV

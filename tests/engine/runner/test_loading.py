@@ -15,6 +15,7 @@ from legato_engine.errors import DifferentTokens, EngineError, UnsupportedModel
 from legato_engine.runner import compilation, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
+from legato_engine.scheduler.batch import Batch, Row
 from legato_engine.settings import WorkerSettings
 
 MODEL = tiny_llama.config()
@@ -50,6 +51,14 @@ def adapted(monkeypatch):
 
     monkeypatch.setattr(Runner, "logits", noted)
     return rows
+
+
+def test_steps_with_many_tokens_stop_between_layers(load):
+    """As prompts do, on cores where other workers have tokens to compute."""
+    model, stops = load(SETTINGS), []
+    model.between_layers(lambda: stops.append(1))
+    model.runner.step(Batch((Row([0] * 64, 0, range(64 // SETTINGS.tokens_per_block)),)))
+    assert len(stops) == MODEL.layers
 
 
 def test_steps_with_an_adapter_are_computed_before_the_first_request_for_one(load, adapter, adapted):

@@ -94,6 +94,7 @@ def test_the_pace_of_a_worker_follows_from_its_steps():
     assert pace.slack == pytest.approx(TPOT - pace.decoding)
     assert pace.pause == pytest.approx(2 * pace.decoding)
     worker.add(ask(PROMPT, 200_000, max_tokens=2))
+    assert (pace.prompts, worker.scheduler.pace.prompts) == (0, 1)
     assert worker.scheduler.pace.slack == pytest.approx((TPOT - pace.decoding) / 2)  # the rest is its own prompt's
 
 

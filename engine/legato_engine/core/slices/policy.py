@@ -4,8 +4,9 @@ Steps with tokens come before prompts, in the order of their deadlines: a worker
 next step by `due`, or tokens miss `slo.tpot`. Late steps run in the order of their claims, so every
 worker gets its share under overload, too.
 
-A step that only computes prompts takes long, so it can be preempted: after a pause, a step with tokens begins alongside
-it, and the kernel's priorities let the tokens run first.
+A step that only computes prompts takes long, so it can be preempted: a step with tokens begins alongside it, and the
+prompts stop between two layers until it has ended. Tokens preempt a single prompt after a pause. If several prompts
+wait, tokens wait until they are due: fewer steps with more rows then leave more time to the prompts.
 """
 
 from collections.abc import Iterable
@@ -30,12 +31,13 @@ class SliceClaim:
     """A worker's need of its next slice; times are monotonic seconds.
 
     Its decoding sequences get their tokens in time if the step begins by `due`, and ends by `end`; inf: none decodes.
-    From `preempts` on, it begins alongside steps that only compute prompts.
+    From `preempts` on, it begins alongside steps that only compute prompts. It has `prompts` to compute.
     """
 
     due: float = inf
     end: float = inf
     preempts: float = inf
+    prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,30 @@ class SliceEntry:
         """True if it has a slice in which it only computes prompts."""
         return self.state is SliceState.HOLDING and self.claim.due == inf
 
+    def yields_to(self, claim: SliceClaim, now: float) -> bool:
+        """True if the claim's step may begin alongside the prompts of this one."""
+        due = claim.due if self.claim.prompts > 1 else claim.preempts
+        return self.yields and max(claim.preempts, due) <= now
+
 
 def next_workers(entries: Iterable[SliceEntry], cores: int, now: float) -> list[int]:
     """Returns the workers whose slices can begin now: each thread has a core, or shares it with one that yields."""
     everyone = list(entries)
     free = cores - sum(entry.threads for entry in everyone if entry.state is SliceState.HOLDING)
-    yielding = sum(entry.threads for entry in everyone if entry.yields)
     numbers = []
     for entry in sorted((e for e in everyone if e.state is SliceState.WAITING), key=lambda entry: entry.urgency):
-        if entry.threads > free + (yielding if entry.claim.preempts <= now else 0):
+        if entry.threads > free + sum(other.threads for other in everyone if other.yields_to(entry.claim, now)):
             break  # later ones must not pass it, or it would starve
         free -= entry.threads
         numbers.append(entry.number)
     return numbers
+
+
+def gives_way(number: int, entries: Iterable[SliceEntry]) -> bool:
+    """True if a worker's step only computes prompts, and a step with tokens runs alongside it."""
+    everyone = list(entries)
+    holding = [entry for entry in everyone if entry.state is SliceState.HOLDING and not entry.yields]
+    return bool(holding) and any(entry.yields for entry in everyone if entry.number == number)
 
 
 def seconds(number: int, entries: Iterable[SliceEntry], now: float) -> float:

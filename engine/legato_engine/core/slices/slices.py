@@ -1,5 +1,6 @@
 """A worker's time slices of the cores that it shares with others."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -13,6 +14,7 @@ from legato_engine.core.slices.table import SliceTable
 PATIENCE = 2.0  # minimum seconds that others wait for a step to end: a stopped process must not stop them, too
 LATE = 4  # multiple of the step's expected duration, likewise
 CHECK = 0.05  # seconds between checks of whether workers that are waited for still run
+POLL = 0.0005  # seconds between checks of whether prompts may go on
 LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
 _FADE = 0.9  # weight of earlier steps in `stretch`
 
@@ -53,6 +55,11 @@ class TimeSlices(Protocol):
         """Begins a slice. Returns the seconds that its step should take at most, or None if the worker must wait."""
         ...
 
+    def give_way(self) -> None:
+        """Waits while a step with tokens of another worker runs, if this step only computes prompts. Called in the
+        compute thread, between two layers."""
+        ...
+
     def expect(self, seconds: float) -> None:
         """The step of this slice should take `seconds`; 0: unknown."""
         ...
@@ -75,12 +82,15 @@ class SharedCores:
     compute without slices. Raises OSError, TableFull.
     """
 
-    def __init__(self, folder: Path, threads: int, cores: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, folder: Path, threads: int, cores: int, clock: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
         self._table = SliceTable(folder, min(threads, cores))
         self._cores = cores
-        self._clock = clock
+        self._clock, self._sleep = clock, sleep
         self._claimed = False  # since `begin` returned None
-        self._preempts = inf  # as claimed
+        self._check_at = inf  # when others are checked, or the claim may preempt prompts
         self._jammed = inf  # since when the lock has not been released
         self._began = self._checked = 0.0
         self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
@@ -96,8 +106,7 @@ class SharedCores:
 
     @property
     def timer(self) -> float:
-        pause = self._preempts - self._clock()
-        return (min(CHECK, pause) if pause > 0 else CHECK) if self._claimed else inf
+        return max(0.0, self._check_at - self._clock()) if self._claimed else inf
 
     @property
     def wakeup(self) -> SliceTable:
@@ -113,20 +122,28 @@ class SharedCores:
             return inf
         now = self._clock()
         self._table.write(made := claim())
-        self._preempts = made.preempts
         state = self._table.state
         if self._claimed and state is SliceState.WAITING:
-            if now >= min(self._checked + CHECK, self._preempts):
+            if now >= self._check_at:
                 self._check(now)
         elif state is not SliceState.HOLDING or not (self._claimed or self._keeps(now)):
             self._claim(now)
         self._claimed = self._table.state is not SliceState.HOLDING
         if self._claimed:
+            self._check_at = min(each for each in (self._checked + CHECK, made.preempts, made.due) if each > now)
             return None
         self._count_wait(now - self._table.since)
         self._began = now
         self._table.wait_until(now + PATIENCE)
         return policy.seconds(self._table.number, self._table.read(), now)
+
+    def give_way(self) -> None:
+        while self._table.running() > self._cores and policy.gives_way(self._table.number, self._table.read()):
+            self._sleep(POLL)
+            if (now := self._clock()) >= self._checked + CHECK:
+                self._check(now)
+            if self._jammed < inf:
+                return
 
     def expect(self, seconds: float) -> None:
         self._table.wait_until(self._began + max(PATIENCE, LATE * seconds))
@@ -209,6 +226,9 @@ class OwnCores:
     timer = inf
 
     def clear_wakeup(self) -> None:
+        pass
+
+    def give_way(self) -> None:
         pass
 
     def begin(self, claim: Callable[[], SliceClaim]) -> float | None:

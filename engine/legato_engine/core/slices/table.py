@@ -29,6 +29,7 @@ _ENTRY = np.dtype(
         ("due", np.float64),
         ("end", np.float64),
         ("preempts", np.float64),
+        ("prompts", np.int64),
         ("overdue", np.float64),  # time until which others wait for the end of its slice
     ]
 )
@@ -73,7 +74,7 @@ class SliceTable:
     def write(self, claim: SliceClaim) -> None:
         """Writes this worker's claim."""
         own = self._own
-        own["due"], own["end"], own["preempts"] = claim.due, claim.end, claim.preempts
+        own["due"], own["end"], own["preempts"], own["prompts"] = claim.due, claim.end, claim.preempts, claim.prompts
 
     def postpone(self, due: float) -> None:
         """Writes the time at which this worker's next step is due."""
@@ -137,8 +138,8 @@ class SliceTable:
     def read(self) -> Iterator[SliceEntry]:
         """Yields the entries in use."""
         for number in np.flatnonzero(self._entries["state"] != SliceState.FREE).tolist():
-            state, threads, since, due, end, preempts, _ = self._entries[number].item()
-            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(due, end, preempts))
+            state, threads, since, *claim, _ = self._entries[number].item()
+            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(*claim))
 
     @contextmanager
     def locked(self, patience: float = inf) -> Iterator[bool]:
@@ -174,7 +175,7 @@ class SliceTable:
                 os.mkfifo(self._path(number), 0o600)
             self._fifo = os.open(self._path(number), os.O_RDWR | os.O_NONBLOCK)
             self.clear_wakeup()
-            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0.0)
+            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0, 0.0)
             return number
         raise TableFull(f"{self._folder}: {MOST} workers take time slices here already")
 

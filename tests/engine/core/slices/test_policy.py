@@ -4,15 +4,15 @@ from math import inf
 
 import pytest
 
-from legato_engine.core.slices.policy import STALE, SliceClaim, SliceEntry, SliceState, next_workers, seconds
+from legato_engine.core.slices.policy import STALE, SliceClaim, SliceEntry, SliceState, gives_way, next_workers, seconds
 
 NOW = 100.0
 IDLE, WAITING, HOLDING = SliceState.IDLE, SliceState.WAITING, SliceState.HOLDING
 
 
 def entries(*given):
-    """Entries 0, 1 … of (state, threads, seconds since its claim, seconds until its next step is due, and when it
-    preempts prompts)."""
+    """Entries 0, 1 … of (state, threads, seconds since its claim, seconds until its next step is due, when it preempts
+    prompts, and prompts of its own)."""
     return [
         SliceEntry(number, state, threads, NOW - since, SliceClaim(NOW + due, NOW + due + 0.01, *pre))
         for number, (state, threads, since, due, *pre) in enumerate(given)
@@ -36,6 +36,10 @@ def entries(*given):
         ([(HOLDING, 1, 0, inf), (WAITING, 1, 0.2, inf), (WAITING, 2, 0.1, inf)], 2, [1]),
         ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW)], 2, [1]),  # it preempts a prompt …
         ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW + 0.01)], 2, []),  # … after a pause
+        ([(HOLDING, 2, 0, inf, inf, 1), (WAITING, 2, 0, 0.05, NOW)], 2, [1]),
+        ([(HOLDING, 2, 0, inf, inf, 2), (WAITING, 2, 0, 0.05, NOW)], 2, []),  # several prompts: once it is due …
+        ([(HOLDING, 2, 0, inf, inf, 2), (WAITING, 2, 0, 0.0, NOW)], 2, [1]),
+        ([(HOLDING, 2, 0, inf, inf, 2), (WAITING, 2, 0, -0.1, NOW + 0.01)], 2, []),  # … and after the pause
         ([(HOLDING, 2, 0, 0.05), (WAITING, 2, 0, 0.05, NOW)], 2, []),  # tokens are not preempted
         ([(HOLDING, 2, 0, inf), (HOLDING, 2, 0, 0.05), (WAITING, 2, 0, 0.05, NOW)], 2, []),
         ([(HOLDING, 2, 0, inf), (HOLDING, 2, 0, 0.05), (WAITING, 2, 0, inf)], 2, []),
@@ -61,3 +65,17 @@ def test_a_step_ends_before_tokens_of_any_worker_are_late(others, own, limit):
     given = entries(*others)
     given.append(SliceEntry(len(given), HOLDING, 2, NOW, own))
     assert seconds(len(others), given, NOW) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(
+    ("other", "own", "stops"),
+    [
+        ((HOLDING, 2, 0, 0.05), (HOLDING, 2, 0, inf), True),
+        ((WAITING, 2, 0, 0.05), (HOLDING, 2, 0, inf), False),  # its step has not begun
+        ((HOLDING, 2, 0, inf), (HOLDING, 2, 0, inf), False),  # it only computes prompts, too
+        ((HOLDING, 2, 0, 0.05), (HOLDING, 2, 0, 0.05), False),  # this step has tokens itself
+        ((HOLDING, 2, 0, 0.05), (IDLE, 2, 0, inf), False),  # others no longer wait for this step
+    ],
+)
+def test_a_step_stops_for_tokens_if_it_only_computes_prompts(other, own, stops):
+    assert gives_way(1, entries(other, own)) is stops

@@ -26,11 +26,16 @@ class Cores:
 
     def __init__(self, folder):
         self.folder, self.now, self.workers = folder, 10.0, []
+        self.nap = lambda: None  # happens while a worker sleeps
 
     def worker(self, threads=CORES):
-        made = SharedCores(self.folder, threads, CORES, lambda: self.now)
+        made = SharedCores(self.folder, threads, CORES, lambda: self.now, self.sleep)
         self.workers.append(made)
         return made
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.nap()
 
 
 @pytest.fixture
@@ -105,6 +110,41 @@ def test_tokens_preempt_prompts_after_a_pause_and_once(cores):
     assert begin(decoding, claim) is not None
 
 
+def test_several_prompts_are_preempted_once_tokens_are_due(cores):
+    prompts, decoding = cores.worker(), cores.worker()
+    begin(prompts, SliceClaim(prompts=2))
+    claim = SliceClaim(cores.now + 0.04, cores.now + 0.05, cores.now + 0.02)
+    for wait, begins in ((0.02, False), (0.0199, False), (0.0002, True)):
+        assert begin(decoding, claim) is None
+        assert decoding.timer <= wait + 0.0001
+        cores.now += wait
+        assert (begin(decoding, claim) is not None) == begins
+
+
+def test_prompts_stop_between_layers_until_the_step_with_tokens_ends(cores):
+    prompts, decoding = cores.worker(), cores.worker()
+    began = cores.now
+    begin(prompts)
+    prompts.give_way()
+    begin(decoding, CLAIMS[2])
+    decoding.give_way()
+    cores.nap = lambda: decoding.end(0.09) if cores.now >= began + 0.01 else None
+    prompts.give_way()
+    assert cores.now == pytest.approx(began + 0.01, abs=0.001)
+    prompts.give_way()
+    assert cores.now == pytest.approx(began + 0.01, abs=0.001)
+
+
+def test_prompts_go_on_if_the_worker_with_tokens_does_not(cores):
+    prompts, decoding = cores.worker(), cores.worker()
+    began = cores.now
+    begin(prompts)
+    begin(decoding, CLAIMS[2])
+    prompts.expect(100.0)
+    prompts.give_way()
+    assert cores.now == pytest.approx(began + PATIENCE, abs=2 * CHECK)
+
+
 def test_workers_that_share_no_cores_never_wait(cores):
     first, second = cores.worker(threads=1), cores.worker(threads=1)
     assert [begin(worker) for worker in (first, second)] == [inf, inf]
@@ -121,6 +161,7 @@ def test_workers_that_share_no_cores_never_wait(cores):
 def test_a_worker_on_cores_of_its_own_never_waits():
     own = OwnCores()
     own.clear_wakeup()
+    own.give_way()
     assert (begin(own), own.wakeup, own.timer, own.stretch) == (inf, None, inf, 1)
 
 
