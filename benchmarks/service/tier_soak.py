@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from threading import Thread
@@ -30,7 +31,7 @@ import yaml
 
 TOKENS = (100, 40000)
 QUESTION = 16  # tokens
-PATIENCE = 60.0  # seconds until no worker uses a block
+PATIENCE = 600.0  # seconds until no worker uses a block; other programs may take the cores
 BLOCKS = ("free", "cached", "used", "quarantined")
 COUNTS = ("blocks", "saved_blocks", "restored_blocks", "evicted_blocks", "errors")
 TIERS = [(tier, what) for tier in ("host", "disk") for what in COUNTS]
@@ -102,10 +103,11 @@ class Workers:
         async with asyncio.timeout(PATIENCE):
             while True:
                 ports = dict(filter(None, map(_port, self._root.children())))
-                read = {name: await _metrics(http, port) for name, port in ports.items()}
-                ready = all("used_blocks" in each for each in read.values())  # otherwise a core starts
-                if ready and not any(each["used_blocks"] + each["quarantined_blocks"] for each in read.values()):
-                    return read
+                with suppress(httpx.TransportError):  # a worker without CPU time for a minute closes connections
+                    read = {name: await _metrics(http, port) for name, port in ports.items()}
+                    ready = all("used_blocks" in each for each in read.values())  # otherwise a core starts
+                    if ready and not any(each["used_blocks"] + each["quarantined_blocks"] for each in read.values()):
+                        return read
                 await asyncio.sleep(0.2)
 
     def memory(self) -> tuple[str, int]:
