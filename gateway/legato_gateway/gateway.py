@@ -91,7 +91,14 @@ class Gateway:
         self.health = health.create(state)
         shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
-            reporter.report, state.state, shown.report, self.app, self._tokens, self._refused, self.watch
+            reporter.report,
+            state.state,
+            shown.report,
+            self.app,
+            self._tokens,
+            self._refused,
+            self.watch,
+            self.relay.set_canary,
         )
 
     def _links(self, settings: GatewaySettings) -> Links:

@@ -88,8 +88,12 @@ def queued_decisions(admission: Admission, snapshot: FleetSnapshot, now: float) 
 def place(
     need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy, predicted: Matches = NOTHING
 ) -> Route | NoRoute:
-    """Returns the route for `need`. Workers that failed this request, or fail often, are the last resort."""
+    """Returns the route for `need`. Workers that failed this request, or fail often, are the last resort; before them
+    come workers of the other revision."""
     route = choose(need, snapshot, matches, policy, predicted)
+    if isinstance(route, NoRoute) and need.new_revision is not None:
+        need = replace(need, new_revision=None)
+        route = choose(need, snapshot, matches, policy, predicted)
     if isinstance(route, NoRoute) and need.avoid:
         need = replace(need, avoid=frozenset())
         route = choose(need, snapshot, matches, policy, predicted)
@@ -107,5 +111,6 @@ def migration_target(
     """
     need = replace(need, avoid=frozenset({source}), local=True)
     able = [w for w in workers if w.decodes and (hot is None or hot.relieved_by(w, need.tokens))]
-    route = choose(need, FleetSnapshot(tuple(able)), NOTHING, policy)
-    return None if isinstance(route, NoRoute) else route.decode
+    needs = (need, replace(need, new_revision=None)) if need.new_revision is not None else (need,)
+    routes = (choose(each, FleetSnapshot(tuple(able)), NOTHING, policy) for each in needs)
+    return next((route.decode for route in routes if isinstance(route, Route)), None)

@@ -22,6 +22,8 @@ class Capacity:
         """`queued_tokens` are prompt tokens queued in the gateway."""
         present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
         usable = [worker for worker in present if not worker.broken] or present
+        # Prompts queue on new workers of a canary only by their share, so the old ones decide about admission.
+        usable = [worker for worker in usable if not worker.new_revision] or usable
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
         self._prompts = PromptQueues(usable, snapshot, limits, queued_tokens)
         self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet

@@ -9,6 +9,11 @@ from legato_protocol.wire.demand import LengthBucket, WaitCause
 RECENTLY = 60.0  # seconds for which a retry counts as recent
 
 
+def length_class(tokens: int) -> int:
+    """Returns the largest power of two that is at most `tokens`, or 0."""
+    return 1 << (tokens.bit_length() - 1) if tokens else 0
+
+
 class LengthCounter:
     """Counts sequences and their tokens by length, in powers of two."""
 
@@ -18,7 +23,7 @@ class LengthCounter:
 
     def add(self, tokens: int) -> None:
         """Counts one sequence."""
-        least = 1 << (tokens.bit_length() - 1) if tokens else 0
+        least = length_class(tokens)
         self._requests[least] += 1
         self._tokens[least] += tokens
 

@@ -18,7 +18,8 @@ from legato_gateway.clients.identify import TRUSTED
 from legato_gateway.http.demand_report import DemandWatch
 from legato_gateway.ui import routes
 from legato_protocol.security.followed_tokens import ServiceTokens
-from legato_protocol.wire import demand
+from legato_protocol.wire import canary, demand
+from legato_protocol.wire.canary import CANARY_PATH, Canary
 from legato_protocol.wire.demand import DEMAND_PATH, SEEN, WAIT, DemandReport
 
 API: Final = "/v1/"
@@ -32,9 +33,10 @@ def create(
     tokens: ServiceTokens,
     refused: Callable[[str], None],
     watch: DemandWatch,
+    set_canary: Callable[[Canary | None], None],
 ) -> ASGIApp:
-    """Returns the application: `GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of
-    `public`.
+    """Returns the application: `GET /demand`, `GET /state`, `PUT` and `DELETE /canary`, the page at `/ui`, and for its
+    playground the API of `public`.
 
     `GET /demand?wait=SECONDS&seen=DIGEST` answers once the report's digest differs, or after that time, at most
     `LONGEST_WAIT`.
@@ -55,7 +57,21 @@ def create(
     async def get_state(_request: Request) -> Response:
         return Response(encode(state()), media_type="application/json")
 
-    own = Starlette(routes=[Route(DEMAND_PATH, get_demand), Route("/state", get_state), *routes.routes(ui)])
+    async def change_canary(request: Request) -> Response:
+        try:
+            set_canary(canary.decode(await request.body()) if request.method == "PUT" else None)
+        except canary.BadCanary as error:
+            return JSONResponse({"error": f"not a canary: {error}"}, 400)
+        return Response(status_code=204)
+
+    own = Starlette(
+        routes=[
+            Route(DEMAND_PATH, get_demand),
+            Route("/state", get_state),
+            Route(CANARY_PATH, change_canary, methods=["PUT", "DELETE"]),
+            *routes.routes(ui),
+        ]
+    )
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")

@@ -61,6 +61,7 @@ class DemandReporter:
             links=tuple(self._links(now)),
             tokens=self._tokens.ids,
             adapters=self._adapters.value.id if self._adapters is not None else None,
+            canary=self._relay.canary(),
         )
         return structs.replace(report, digest=digest(report))
 

@@ -18,6 +18,8 @@ class AttemptPlace:
     decode: str
     epochs: dict[str, str]
     prefill_at: PrefillAt = "separate"
+    to_compute: int = 0  # tokens predicted to be left when the prefill starts
+    new_revision: bool | None = None  # in a canary; None: it is not compared
     migrates: MigrationReason | None = None  # the reason, if it comes from another decode worker
 
     @property

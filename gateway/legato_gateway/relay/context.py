@@ -6,6 +6,7 @@ from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.queue import Admission
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.records.history import History
+from legato_gateway.relay.records.revision_counts import RevisionCounts
 from legato_gateway.relay.registry import Registry
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.timers import Timers
@@ -24,3 +25,4 @@ class RelayContext:
     timers: Timers
     demand: Demand = field(default_factory=Demand)
     registry: Registry = field(default_factory=Registry)
+    revisions: RevisionCounts = field(default_factory=RevisionCounts)

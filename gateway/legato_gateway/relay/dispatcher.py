@@ -13,6 +13,7 @@ from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing import filters
+from legato_gateway.routing.canary_share import choose_revision
 from legato_gateway.routing.choose import NoRoute, Policy, Route
 from legato_gateway.routing.filters import LONGEST, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
@@ -138,7 +139,9 @@ class SubRequestDispatcher:
         """Places `sub` on workers under a new attempt, or returns the reason why it cannot."""
         snapshot = self._fleet.snapshot()
         matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
-        route = policy.place(self.need(sub), snapshot, matches, self._policy, predicted)
+        revision = choose_revision(self._fleet.canary, snapshot, sub.generation.id)
+        need = replace(self.need(sub), new_revision=revision.new)
+        route = policy.place(need, snapshot, matches, self._policy, predicted)
         if isinstance(route, NoRoute):
             return route
         sub.attempt += 1
@@ -153,7 +156,10 @@ class SubRequestDispatcher:
         self._predict(sub, route)
         self._record(sub, route)
         epochs = {name: self._hello(name).epoch for name in names}
-        return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs, route.prefill_at)
+        compared = self._revision(names) if revision.compared else None
+        return AttemptPlace(
+            sub.attempt, route.prefill or "", route.decode, epochs, route.prefill_at, route.to_compute, compared
+        )
 
     def migrate(self, sub: SubRequest, hot: HotWorker | None = None) -> AttemptPlace | None:
         """Hands the running `sub` to another worker of equal KV revision, if one can take it now.
@@ -165,9 +171,11 @@ class SubRequestDispatcher:
         hello = self._hello(source)
         if not hello.address:
             return None
-        need = replace(self.need(sub), kv_revision=hello.kv_revision, digest=sub.adapter_digest)
+        snapshot = self._fleet.snapshot()
+        revision = choose_revision(self._fleet.canary, snapshot, sub.generation.id).new
+        need = replace(self.need(sub), kv_revision=hello.kv_revision, digest=sub.adapter_digest, new_revision=revision)
         network = transports.network(hello.transport)
-        workers = self._fleet.snapshot().workers
+        workers = snapshot.workers
         linked = [w for w in workers if w.address and transports.network(w.transport) == network]
         target = policy.migration_target(need, source, linked, self._policy, hot)
         if target is None:
@@ -293,6 +301,12 @@ class SubRequestDispatcher:
         record.add_workers(route.prefill or "", route.decode)
         record.cached_tokens = dict(route.cached)
         record.transport = self._hello(route.decode).transport if route.prefill else ""
+
+    def _revision(self, names: list[str]) -> bool | None:
+        """Returns the revision of these workers, True for a canary's new one; None if they differ or have both."""
+        views = {worker.name: worker.new_revision for worker in self._fleet.snapshot().workers}
+        revisions = {views[name] for name in names if name in views} - {None}
+        return revisions.pop() if len(revisions) == 1 else None
 
     def _room(self) -> int:
         return self._random.getrandbits(63)

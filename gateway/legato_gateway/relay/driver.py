@@ -41,6 +41,7 @@ class SubRequestDriver:
         self._fleet = context.fleet
         self._metrics = context.metrics
         self._demand = context.demand
+        self._revisions = context.revisions
         self._latency = latency
         self._policy = policy
         self._hot = hot
@@ -102,6 +103,7 @@ class SubRequestDriver:
             self._committed(sub)
         first = not sub.decoding
         if first:
+            self._revisions.first_token(sub, self._timers.time())
             self._progressed(sub)
         generation.take(choice, item)
         if len(choice.tokens) > known:
@@ -245,6 +247,7 @@ class SubRequestDriver:
 
     def _choice_done(self, sub: SubRequest, choice: OutputChoice, by_worker: bool) -> None:
         """Ends a choice. A worker must be notified of an end by a stop string."""
+        self._revisions.answered(sub, choice.time_per_output_token)
         if not sub.open:
             self.step(sub, E.FINISHED if by_worker else E.STOPPED)
         elif not by_worker:
@@ -261,6 +264,8 @@ class SubRequestDriver:
         """Retries or ends `sub` after a failure that `worker` reported, or that this gateway noticed first."""
         sub.failures += 1
         sub.last_failure = failed
+        if failed.code not in retry.NO_ROOM_CODES:
+            self._revisions.failed(sub)
         sub.generation.faults += failed.code == "faulted"
         answer = retry.after_failure(failed, sub.failures, sub.generation.faults, self._policy)
         if isinstance(answer, End):
@@ -296,6 +301,7 @@ class SubRequestDriver:
             self._attempt_failed(sub, other, Failed(sub.id, sub.attempt, "peer_lost", text, "transfer", True))
             return
         sub.last_failure = Failed(sub.id, sub.attempt, "peer_lost", text, sub.part, True)
+        self._revisions.failed(sub)
         if self._policy.on_worker_failure == "Fail":
             self._finish(sub.generation, retry.failure(sub.last_failure))
             return
@@ -333,6 +339,8 @@ class SubRequestDriver:
             sub.kv_revision = worker.hello.kv_revision
             sub.adapter_digest = self._dispatcher.digest(sub, worker.hello)
         self._registry.place(sub, outcome)
+        sub.placed_at = self._timers.time()
+        self._revisions.placed(sub)
         self._metrics.count("placements", outcome.prefill_at)
         sub.generation.timing.placed(outcome.attempt, bool(outcome.prefill))
         self.step(sub, E.PLACED)

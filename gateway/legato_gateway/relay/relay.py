@@ -38,9 +38,11 @@ from legato_gateway.relay.records.trace import RequestTracer
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.request import GenerationRequest, RouteRecord
+from legato_gateway.routing.canary_share import why_unable
 from legato_gateway.routing.rebalancing import HotWorkers, RebalancingPolicy
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_gateway.workers.links import Links
+from legato_protocol.wire.canary import Canary, CanaryReport
 from legato_protocol.wire.stream import Part
 
 _log = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ class RequestRelay:
         self._registry = context.registry
         self._latency = LatencyRecorder(context.metrics, context.timers)
         self.demand = context.demand
+        self._revisions = context.revisions
         hot = HotWorkers(self._policy.rebalancing, self._policy.jitter)
         self._driver = SubRequestDriver(context, dispatcher, self._latency, self._policy.retry, hot, self._finish)
         self.workers = WorkerListener(context, self._driver, links, self._fleet_changed)
@@ -168,6 +171,20 @@ class RequestRelay:
     def waiting(self) -> int:
         """Admitted sub-requests without a worker."""
         return len(self._registry.waiting)
+
+    def set_canary(self, canary: Canary | None) -> None:
+        """Starts to share requests with a canary's new workers, or ends that. The same canary again changes nothing."""
+        if canary != self._fleet.canary:
+            self._fleet.set_canary(canary)
+            self._revisions.reset()
+
+    def canary(self) -> CanaryReport | None:
+        """Returns the comparison of the revisions so far, or None without a canary."""
+        canary = self._fleet.canary
+        if canary is None:
+            return None
+        obstacle = why_unable(canary, self._fleet.snapshot(), new=True) or ""
+        return CanaryReport(canary, self._revisions.report(False), self._revisions.report(True), obstacle)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless all parts are consistent."""
@@ -257,6 +274,8 @@ class RequestRelay:
         ended = now >= generation.ends
         late = f"{request.deadline:g} s were not enough" if ended else f"no token came for {request.patience:g} s"
         part, doing = self._doing(generation)
+        for sub in self._registry.sub_requests(generation):
+            self._revisions.failed(sub)
         self._finish(generation, DeadlineExceeded(f"{late}: it was {doing}", part=part))
 
     def _doing(self, generation: RunningGeneration) -> tuple[Part, str]:

@@ -29,6 +29,7 @@ class SubRequest:
     started_on: set[str] = field(default_factory=set)  # workers of `place` that had it in a step
     arrived: bool = False  # the decode worker of `place` has the hand-off
     recompute: bool = False  # the next attempt prefills on its decode worker
+    placed_at: float = 0.0  # on the clock of timers
     kv_revision: str = ""  # of the workers that made its output
     adapter_digest: str = ""  # of the adapter that its output was made with
     avoid: set[str] = field(default_factory=set)  # workers that failed it since it last made a token

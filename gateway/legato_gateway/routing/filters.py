@@ -31,6 +31,7 @@ class Need:
     behind: int = 0  # uncached prompt tokens of requests queued in the gateway, which start after it
     tenants: int = 0  # tenants whose prompts workers alternate between, if it is the only one of its tenant; else 0
     local: bool = False  # without a prefill worker: after a failed hand-off if the policy says so, or for a migration
+    new_revision: bool | None = None  # of its workers, while a canary runs; None: either
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
@@ -86,6 +87,8 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
         return "draining"
     if worker.broken:
         return "failed too often just now"
+    if need.new_revision is not None and worker.new_revision not in (None, need.new_revision):
+        return "is of the other revision"
     if worker.name in need.avoid:
         return "to be avoided"
     if not has_credit(worker):

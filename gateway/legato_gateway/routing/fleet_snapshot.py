@@ -30,6 +30,7 @@ class WorkerView:
     transport: str = ""
     ready: bool = True  # connected, and its core is alive
     draining: bool = False
+    new_revision: bool | None = None  # while a canary runs; None: it belongs to both revisions
     broken: bool = False  # its circuit breaker is open: it has just failed too often
     queue_tokens: int = 0  # prompt tokens waiting there that no cache covers
     waiting: int = 0  # sequences

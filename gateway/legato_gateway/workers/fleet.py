@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.wire.canary import Canary
 from legato_protocol.wire.kv_windows import sequence_blocks
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Hello
@@ -97,6 +98,7 @@ class Fleet:
         self.has_served = False  # some worker could generate for this gateway, now or earlier
         self._is_listed = False
         self.has_tried_all = False  # every listed worker was connected or tried: all that serve are known
+        self._canary: Canary | None = None
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -104,6 +106,17 @@ class Fleet:
     def worker(self, name: str) -> Worker | None:
         """Returns the worker of that name, in any state, or None."""
         return self._workers.get(name)
+
+    @property
+    def canary(self) -> Canary | None:
+        """The canary in progress, or None."""
+        return self._canary
+
+    def set_canary(self, canary: Canary | None) -> None:
+        """Distinguishes new workers from old ones from now on, or no longer."""
+        self._canary = canary
+        for name in self._workers:
+            self._changed(name)
 
     def add(self, name: str, address: str) -> Worker:
         """Adds a discovered worker."""
@@ -255,6 +268,7 @@ class Fleet:
             restore_seconds=load.restore_seconds if load else (),
             ready=worker.ready,
             draining=worker.draining,
+            new_revision=self._canary.is_new(hello.role, hello.pod_revision) if self._canary is not None else None,
             broken=worker.name in self._broken,
             queue_tokens=load.queue_tokens if load else 0,
             waiting=load.waiting if load else 0,

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from legato_protocol.wire.canary import CanaryReport
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.messages import Count, Measure
 from legato_protocol.wire.stream import Role
@@ -74,6 +75,7 @@ class DemandReport(msgspec.Struct, frozen=True):
     tokens: tuple[str, ...] = ()  # ids of the service tokens that it accepts; it sends the first
     adapters: str | None = None  # id of the list of adapters that it has read; None: it follows no list
     retried: tuple[str, ...] = ()  # codes of failures that led to new dispatches in the last minute
+    canary: CanaryReport | None = None  # None: no canary is set
     digest: str = ""  # of everything but times; empty: an older gateway, which cannot wait for a change
 
 

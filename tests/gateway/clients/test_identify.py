@@ -145,7 +145,7 @@ def test_clients_of_a_local_socket_are_one_tenant():
 
 
 async def test_the_control_port_has_asked_for_a_token_already(keyed):
-    app = control.create(None, None, None, keyed.app, ServiceTokens("service-token"), print, None)
+    app = control.create(None, None, None, keyed.app, ServiceTokens("service-token"), print, None, None)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://control") as http:
         answer = await http.post("/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer service-token"})

@@ -5,6 +5,7 @@ from msgspec import structs
 from planned import report
 
 from legato_gateway.http.demand_report import digest
+from legato_protocol.wire.canary import Canary, CanaryReport, RevisionReport
 from legato_protocol.wire.demand import STALE_AFTER, LengthBucket, ReportedLoad, WorkerLink
 from legato_protocol.wire.load import Load
 
@@ -33,6 +34,7 @@ def _worker(age=0.5, **load):
         ({"queued_requests": 1}, False),
         ({"tokens": ("new",)}, False),
         ({"gateway": "restarted"}, False),
+        ({"canary": CanaryReport(Canary({}, 10), RevisionReport(), RevisionReport(requests=1))}, False),
     ],
     ids=str,
 )

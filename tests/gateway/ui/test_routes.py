@@ -27,7 +27,7 @@ async def _public(scope, receive, send):
 
 async def _get(path, report=lambda since: {"since": since}, headers=TOKEN):
     tokens, watch = ServiceTokens("secret"), DemandWatch()
-    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, watch)
+    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, watch, None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         return await client.get(path, headers=headers)
 
