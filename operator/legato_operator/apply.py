@@ -5,14 +5,14 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from legato_operator.api import kinds
 from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing.observe import Workers, find, list_known
+from legato_operator.observing.observe import Gateways, Workers, find, list_known
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import (
     Action,
@@ -23,6 +23,7 @@ from legato_operator.planning.actions import (
     Phase,
     RecallWorker,
     Release,
+    SetCanary,
     SetToken,
 )
 from legato_protocol import names
@@ -33,7 +34,16 @@ CONCURRENT = 8  # objects of a phase
 _ACCESS = ("Role", "RoleBinding")  # in this order: a binding is refused before its role exists
 
 
-async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
+@dataclass(frozen=True)
+class Writers:
+    """The clients through which actions are carried out."""
+
+    cluster: Cluster
+    workers: Workers
+    gateways: Gateways
+
+
+async def apply(writers: Writers, observed: Observed, phases: tuple[Phase, ...]) -> None:
     """Executes all phases in order.
 
     Conflict, NotLeading and Unavailable stop further actions and are raised. Permanent refusals, such as by a quota,
@@ -42,7 +52,7 @@ async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: 
     refusals: list[ClusterError] = []
     for phase in phases:
         left = deque(_independent(phase.actions))
-        sharing = (_carry_out(cluster, workers, observed, left, refusals) for _ in range(min(CONCURRENT, len(left))))
+        sharing = (_carry_out(writers, observed, left, refusals) for _ in range(min(CONCURRENT, len(left))))
         ended = await asyncio.gather(*sharing, return_exceptions=True)
         if errors := [error for error in ended if error is not None]:
             raise errors[0]
@@ -51,17 +61,13 @@ async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: 
 
 
 async def _carry_out(
-    cluster: Cluster,
-    workers: Workers,
-    observed: Observed,
-    left: deque[list[Action]],
-    refusals: list[ClusterError],
+    writers: Writers, observed: Observed, left: deque[list[Action]], refusals: list[ClusterError]
 ) -> None:
     """Executes the remaining groups of actions, concurrently with other workers of the same queue."""
     while left:
         for action in left.popleft():
             try:
-                await _act(cluster, workers, observed, action)
+                await _act(writers, observed, action)
             except (Conflict, NotLeading, Unavailable):
                 left.clear()
                 raise
@@ -87,7 +93,7 @@ def _about(action: Action) -> object:
             return item["kind"], item["metadata"]["name"]
         case PatchStatus(ref) | Delete(ref):
             return ref.kind, ref.name
-        case DrainWorker(name):
+        case DrainWorker(name) | SetCanary(name):
             return "Pod", name
         case _:
             return type(action)
@@ -103,8 +109,8 @@ async def hold(cluster: Cluster, ref: Ref, uid: str) -> None:
     await _set_finalizers(cluster, ref, uid, [FINALIZER])
 
 
-async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: Action) -> None:
-    service = observed.service
+async def _act(writers: Writers, observed: Observed, action: Action) -> None:
+    service, cluster, workers = observed.service, writers.cluster, writers.workers
     match action:
         case Apply(item, manager, force):
             await _apply(cluster, item, manager, force)
@@ -124,6 +130,8 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             # The worker is asked first: one that refuses must keep its annotation, or it would drain unnoticed.
             if await workers.recall(address, observed.tokens, tls):
                 await _apply(cluster, item, common.DRAINER, force=True)
+        case SetCanary(_, address, canary, tls):
+            await writers.gateways.set_canary(address, observed.tokens, canary, tls)
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)
         case Release():

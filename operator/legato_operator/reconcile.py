@@ -9,7 +9,7 @@ from legato_operator.acceptance import accept
 from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
-from legato_operator.apply import apply, hold, is_held, release
+from legato_operator.apply import Writers, apply, hold, is_held, release
 from legato_operator.autoscaling import Autoscaler, Scaled, acts, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, seconds_of, uid_of
@@ -86,7 +86,7 @@ class Reconciler:
         self, cluster: Cluster, workers: Workers, clock: Clock, placement: PodPlacement, collaborators: Collaborators
     ) -> None:
         self._cluster = cluster
-        self._workers = workers
+        self._writers = Writers(cluster, workers, collaborators.gateways)
         self._clock = clock
         self._placement = placement
         self._observer = Observer(cluster, workers, clock, collaborators.gateways, collaborators.hosts)
@@ -232,7 +232,7 @@ class Reconciler:
     async def _try(self, observed: Observed, phases: tuple[Phase, ...]) -> ClusterError | None:
         """Executes the phases. Returns a permanent refusal, or None. Raises errors that another pass may fix."""
         try:
-            await apply(self._cluster, self._workers, observed, phases)
+            await apply(self._writers, observed, phases)
         except (Conflict, NotLeading, Unavailable):
             raise
         except ClusterError as refusal:
@@ -285,7 +285,10 @@ class Reconciler:
 def _gateway_states(pods: Iterable[Pod]) -> dict[str, Any]:
     """Returns the state of each gateway that the status depends on, by name; None for one that did not answer."""
     reports = {pod.name: pod.report for pod in pods if pod.pool == common.GATEWAY}
-    return {name: report and (report.retried, report.adapters) for name, report in reports.items()}
+    return {
+        name: report and (report.retried, report.adapters, report.canary and report.canary.canary)
+        for name, report in reports.items()
+    }
 
 
 def is_unwatched(observed: Observed, status: Mapping[str, Any]) -> bool:

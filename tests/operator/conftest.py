@@ -31,6 +31,7 @@ from legato_operator.observing.observed import Observed, PeerTLS
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Collaborators, Reconciler, StatusJournal
 from legato_operator.waking import DemandWaker
+from legato_protocol.wire.canary import Canary
 
 CRDS = Path(__file__).parents[2] / "crds"
 GATEWAY_API = Path(__file__).parents[1] / "support" / "gateway_api_httproutes.yaml"
@@ -135,6 +136,11 @@ class _Nobody:
         return
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> None:
+        return
+
+    async def set_canary(
+        self, address: str, tokens: Sequence[str], canary: Canary | None, tls: PeerTLS | None = None
+    ) -> None:
         return
 
     async def poll(self, observed: Observed) -> Scaled:

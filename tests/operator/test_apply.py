@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from legato_operator.apply import CONCURRENT, apply
+from legato_operator.apply import CONCURRENT, Writers, apply
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError, Conflict, Invalid
 from legato_operator.local.store import Store
@@ -46,7 +46,7 @@ def _item(name, kind="ConfigMap", **metadata):
 
 async def _apply(store, *phases):
     numbered = tuple(Phase(str(number), tuple(actions)) for number, actions in enumerate(phases))
-    await apply(store, None, NOBODY, numbered)
+    await apply(Writers(store, None, None), NOBODY, numbered)
 
 
 async def test_objects_of_a_phase_are_written_together_and_those_of_the_next_after_it():
@@ -80,7 +80,8 @@ async def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_t
     workers = SimpleNamespace(drain=lambda address, _tokens, _tls: _note(store, address))
     actions = [each for name in "abc" for each in (Apply(_item(name, "Pod")), DrainWorker(name, f"drained {name}"))]
     demo = SimpleNamespace(metadata=SimpleNamespace(namespace="default", name="demo"))
-    await apply(store, workers, SimpleNamespace(service=demo, tokens=("token",)), (Phase("leave", tuple(actions)),))
+    observed = SimpleNamespace(service=demo, tokens=("token",))
+    await apply(Writers(store, workers, None), observed, (Phase("leave", tuple(actions)),))
     order = [what for _, what in store.steps]
     assert all(store.steps.index(("ended", name)) < order.index(f"drained {name}") for name in "abc")
     assert store.most == 3

@@ -119,6 +119,10 @@ CHANGES: dict[str, Any] = {
     "rollout.maxUnavailable": 1,
     "rollout.progressDeadline": "1m",
     "rollout.autoRollback": True,
+    "rollout.canary.weight": 20,
+    "rollout.canary.interval": "1m",
+    "rollout.canary.minRequests": 50,
+    "rollout.canary.maxSlowdown": 50,
 } | {
     f"{pool}.{field}": value
     for pool in ("prefill", "decode")

@@ -15,6 +15,7 @@ from legato_operator.cluster import Cluster, Ref, ref_of
 from legato_operator.manifests import common
 from legato_operator.observing.observe import Gateways
 from legato_protocol import names
+from legato_protocol.wire.canary import Canary
 from legato_protocol.wire.demand import DemandReport
 
 DEMO = Ref(names.INFERENCE_SERVICE, "default", "demo")
@@ -44,6 +45,9 @@ class ScriptedGateways:
     async def report(self, address: str, tokens: Sequence[str], tls: object = None) -> DemandReport | None:
         self.asked.append(address)
         return self.report_given
+
+    async def set_canary(self, address: str, tokens: Sequence[str], canary: Canary | None, tls: object = None) -> None:
+        return
 
 
 def operations(store: Cluster, ref: Ref = DEMO, gateways: Gateways | None = None) -> LocalOperations:

@@ -4,19 +4,21 @@ All that the operator knows is in that world, and a pass may break off after any
 """
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
 
-from planned import observed
+from planned import observed, report
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import placement
 from legato_operator.manifests.pods import devices
 from legato_operator.observing.observed import Pod, WorkerState
-from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker, SetCanary
 from legato_operator.planning.plan import plan
 from legato_protocol.settings import durations
+from legato_protocol.wire.canary import CanaryReport, RevisionReport
 
 PLACEMENT = placement.local(("legato",))
 POOLS = ("prefill", "decode")
@@ -24,15 +26,15 @@ GOOD, OTHER, BROKEN = 512, 256, 333
 
 
 @functools.cache
-def _service(chunk, surge, unavailable, rollback, scaling, gpus):
-    """`scaling` are fields of `spec.scaling` as JSON."""
+def _service(chunk, surge, unavailable, rollback, scaling, gpus, canary):
+    """`scaling` and `canary` are fields of `spec.scaling` and of `spec.rollout.canary` as JSON."""
     pools = zip(POOLS, gpus, strict=True)
     spec = {
         "model": {"source": {"builtin": "smollm2-135m-instruct"}},
         "engine": {"chunkTokens": chunk},
         "gateway": {"defaultDeadline": f"{chunk}s"},
         "scaling": {"mode": "External", **json.loads(scaling)},
-        "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
+        "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback, **json.loads(canary)},
         **{pool: {"resources": {"requests": {"nvidia.com/gpu": count}}} for pool, count in pools if count},
     }
     header = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
@@ -41,15 +43,17 @@ def _service(chunk, surge, unavailable, rollback, scaling, gpus):
 
 class World:
     """`broken` are the pools whose pods fail with the broken setting, the gateway's too; `scaling` are fields of
-    `spec.scaling`, and `gpus` those of a worker of each pool.
+    `spec.scaling`, and `gpus` those of a worker of each pool. Gateways report what `measured` says of the old and the
+    new revision of a canary.
     """
 
-    def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=None, gpus=(0, 0)):
+    def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=None, gpus=(0, 0), canary=None):
         self.targets = dict(zip(POOLS, targets, strict=True))
         self.surge, self.unavailable = bounds
         self.broken = broken
         self._rollback = rollback
-        self._scaling, self.gpus = scaling or {}, gpus
+        self._scaling, self.gpus, self.canary = scaling or {}, gpus, canary
+        self.now, self.shares, self.measured = 1000.0, {}, (RevisionReport(), RevisionReport())
         self.pods, self._objects, self.status, self._chunks, self._made = {}, {}, {}, {}, 0
         self.edit(GOOD)
 
@@ -57,7 +61,8 @@ class World:
         self.chunk = chunk
         self.gpus = gpus or self.gpus
         scaling = json.dumps(self._scaling)
-        self.service = _service(chunk, self.surge, self.unavailable, self._rollback, scaling, self.gpus)
+        canary = json.dumps({"canary": self.canary} if self.canary is not None else {})
+        self.service = _service(chunk, self.surge, self.unavailable, self._rollback, scaling, self.gpus, canary)
 
     def allowed(self, pool):
         """Most workers above and below a pool's target, in numbers."""
@@ -163,14 +168,28 @@ class World:
         found = conditions.find(self.status, "Progressing")
         return found["status"], found["reason"]
 
+    def message(self):
+        return conditions.find(self.status, "Progressing")["message"]
+
     def _observed(self):
-        pods = sorted(self.pods.values(), key=lambda pod: pod.created)
-        return observed(self.service, self._objects.values(), pods, status=self.status)
+        pods = [self._reporting(pod) for pod in sorted(self.pods.values(), key=lambda pod: pod.created)]
+        timestamp = datetime.datetime.fromtimestamp(self.now, datetime.UTC).isoformat()
+        more = {"status": self.status, "now": self.now, "timestamp": timestamp}
+        return observed(self.service, self._objects.values(), pods, **more)
+
+    def _reporting(self, pod):
+        if pod.pool != "gateway" or not pod.ready:
+            return pod
+        share = self.shares.get(pod.uid)
+        made = report(canary=CanaryReport(share, *self.measured) if share else None)
+        return dataclasses.replace(pod, report=made)
 
     def _take(self, action):
         match action:
             case Apply(item, manager, _):
                 self._apply(item, manager)
+            case SetCanary(name, _, canary):
+                self.shares[self.pods[name].uid] = canary
             case DrainWorker(name, _):
                 pod = self.pods[name]
                 self.pods[name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, draining=True))

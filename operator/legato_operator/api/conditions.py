@@ -24,6 +24,11 @@ ADVISORY = "Advisory"
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
 AUTOSCALING = "Autoscaling"
+CANARY_COMPARING = "CanaryComparing"
+CANARY_FAILED = "CanaryFailed"
+CANARY_INCONCLUSIVE = "CanaryInconclusive"
+CANARY_PROMOTING = "CanaryPromoting"
+CANARY_STARTING = "CanaryStarting"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 CAPPED = "Capped"
 CONNECTED = "Connected"
@@ -74,6 +79,11 @@ REASONS = {
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, a policy, a webhook or missing permissions",
     AUTOSCALING: "the autoscaler sets the pools' replicas from measured load",
+    CANARY_COMPARING: "new workers serve `rollout.canary.weight` percent of requests and are compared with old ones",
+    CANARY_FAILED: "the new revision is slower or fails more than the old one, and was rolled back",
+    CANARY_INCONCLUSIVE: "a canary has no decision within `rollout.progressDeadline`; the message says why",
+    CANARY_PROMOTING: "the new revision was no worse than the old one, and replaces it",
+    CANARY_STARTING: "the first workers of the new revision start; then they get a share of requests",
     CAPACITY_UNAVAILABLE: "the cluster has no room for another worker like the running ones; starts are paused",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",

@@ -174,6 +174,17 @@ class Drain(ManifestPart):
     """Time in which the sequences of a draining worker must migrate or finish."""
 
 
+class CanarySpec(ManifestPart):
+    weight: Annotated[int, Field(ge=1, le=50)] = 10
+    """Percentage of requests that the new revision serves while it is compared with the old one: 1 to 50."""
+    interval: Duration = 300.0
+    """Minimum time of the comparison before the new revision is promoted. A worse one is rolled back before."""
+    min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 100
+    """Minimum number of requests of each revision for a decision."""
+    max_slowdown: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Percentage by which TTFT and TPOT of the new revision may exceed the old one's."""
+
+
 class Rollout(ManifestPart):
     max_surge: CountOrPercentage = 1
     """Maximum workers above the desired number during a rollout: a number, or a percentage of it, rounded up."""
@@ -183,6 +194,14 @@ class Rollout(ManifestPart):
     """Time in which a new worker must become ready, downloads included; otherwise its revision has failed."""
     auto_rollback: bool = False
     """Replaces workers of a failed revision by workers of the last good one; otherwise the rollout stops."""
+    canary: CanarySpec | None = None
+    """Gives a new revision a share of requests first, compares it with the old one, and promotes it or rolls it back.
+    None if not given."""
+
+    @property
+    def rolls_back(self) -> bool:
+        """True if a failed revision is replaced by the last good one."""
+        return self.auto_rollback or self.canary is not None
 
 
 class Spec(ManifestPart):

@@ -28,6 +28,15 @@ def service() -> Schema:
             "pools": _record("State of the pools.", {"prefill": pool, "decode": pool}),
             "gateway": _record("State of the gateway's rollout.", _REVISION),
             "scaling": _scaling(),
+            "canary": _record(
+                "The canary in progress.",
+                {
+                    "revision": _text("Pod revisions of the new workers, by pool."),
+                    "phase": _text("Last phase that it reached: a reason of the condition Progressing."),
+                    "since": _time("Start of the phase."),
+                    "result": _text("Comparison for which the new revision was promoted."),
+                },
+            ),
             "upgradeTurn": _record(
                 "Present while the service is upgraded to the operator's version, and shortly afterwards.",
                 {
@@ -161,9 +170,9 @@ _CONDITIONS = _by_key(
 )
 _REVISION = {
     "revision": _text("Pod revision of the current spec."),
-    "failedRevision": _text("The current revision, if its pods cannot start."),
-    "failureReason": _text("Machine-readable reason of the failed start."),
-    "failure": _text("Human-readable details of the failed start."),
+    "failedRevision": _text("The current revision, if its pods cannot start or its canary failed."),
+    "failureReason": _text("Machine-readable reason of the failure."),
+    "failure": _text("Human-readable details of the failure."),
 }
 _ROUTES = _by_key(
     "Routes from outside the cluster that the service has.",

@@ -28,7 +28,13 @@ class ControlPort:
 
     @contextlib.asynccontextmanager
     async def request(
-        self, method: str, address: str, path: str, tokens: Sequence[str], tls: PeerTLS | None = None
+        self,
+        method: str,
+        address: str,
+        path: str,
+        tokens: Sequence[str],
+        tls: PeerTLS | None = None,
+        body: bytes = b"",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields the answer to the first accepted token, or to the last.
 
@@ -36,11 +42,11 @@ class ControlPort:
         """
         *others, last = tokens or ("",)
         for token in others:
-            async with self._ask(method, address, path, token, tls) as answer:
+            async with self._ask(method, address, path, token, tls, body) as answer:
                 if answer.status != _UNAUTHORIZED:
                     yield answer
                     return
-        async with self._ask(method, address, path, last, tls) as answer:
+        async with self._ask(method, address, path, last, tls, body) as answer:
             if answer.status == _UNAUTHORIZED:
                 self._log_refusal(f"{address} refuses the service's token at {path}")
             yield answer
@@ -50,12 +56,12 @@ class ControlPort:
             log.warning(line)
 
     def _ask(
-        self, method: str, address: str, path: str, token: str, tls: PeerTLS | None
+        self, method: str, address: str, path: str, token: str, tls: PeerTLS | None, body: bytes
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {"authorization": f"Bearer {token}"}
         url = f"{scheme(tls)}://{address}{path}"
         return self._session.request(
-            method, url, headers=headers, timeout=self._timeout, allow_redirects=False, **trust(tls)
+            method, url, headers=headers, data=body or None, timeout=self._timeout, allow_redirects=False, **trust(tls)
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 
 import aiohttp
@@ -10,11 +11,13 @@ from legato_operator.observing.control_port import ControlPort
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.wire import demand
+from legato_protocol.wire.canary import CANARY_PATH, Canary, encode
 from legato_protocol.wire.demand import BadReport, DemandReport
 
 TIMEOUT = 1.5  # seconds for a whole answer; the next poll comes soon
 MAX_CONCURRENT = 32  # requests; others wait outside the timeout and the client
 MAX_BYTES = 8 << 20  # of an answer
+log = logging.getLogger(__name__)
 
 
 class HttpGateways:
@@ -30,6 +33,21 @@ class HttpGateways:
         """Returns the report of the gateway at this address, or None."""
         async with self._slots:
             return await _report(self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls))
+
+    async def set_canary(
+        self, address: str, tokens: Sequence[str], canary: Canary | None, tls: PeerTLS | None = None
+    ) -> None:
+        """Sets or ends a gateway's canary. The next plan repeats the request if the gateway does not answer."""
+        method, body = ("DELETE", b"") if canary is None else ("PUT", encode(canary))
+        try:
+            async with (
+                self._slots,
+                self._control.request(method, address, CANARY_PATH, tokens, tls, body) as answer,
+            ):
+                if answer.status >= 300:
+                    log.warning("%s refuses a canary: %s: %s", address, answer.status, await answer.text())
+        except (aiohttp.ClientError, TimeoutError, InvalidFile):
+            return
 
     async def changes(self, address: str, tokens: Sequence[str], seen: str, tls: PeerTLS | None = None) -> bool:
         """Waits up to `LONGEST_WAIT` seconds; True once a report's digest differs from `seen`, or nothing answers.

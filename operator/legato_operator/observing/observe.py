@@ -17,6 +17,7 @@ from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
 from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_protocol import names
+from legato_protocol.wire.canary import Canary
 from legato_protocol.wire.demand import DemandReport
 
 
@@ -41,6 +42,12 @@ class Gateways(Protocol):
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         """Returns a gateway's report, or None if it does not answer or accepts none of the tokens."""
+        ...
+
+    async def set_canary(
+        self, address: str, tokens: Sequence[str], canary: Canary | None, tls: PeerTLS | None = None
+    ) -> None:
+        """Sets or ends a gateway's canary. The next plan repeats the request if the gateway does not answer."""
         ...
 
 

@@ -8,6 +8,7 @@ from legato_operator.cluster import Ref
 from legato_operator.manifests.common import MANAGER
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing.observed import PeerTLS
+from legato_protocol.wire.canary import Canary
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,17 @@ class RecallWorker:
 
 
 @dataclass(frozen=True)
+class SetCanary:
+    """Asks the gateway at `address` to share requests out to a canary's new workers; None ends that. The next plan
+    repeats the request until the gateway reports it."""
+
+    name: str
+    address: str
+    canary: Canary | None
+    tls: PeerTLS | None = None
+
+
+@dataclass(frozen=True)
 class Delete:
     ref: Ref
     uid: str
@@ -67,7 +79,7 @@ class Release:
     """Revokes the token and removes the operator's finalizer, so that the service can be deleted."""
 
 
-Action = Apply | PatchStatus | SetToken | DrainWorker | RecallWorker | Delete | Release
+Action = Apply | PatchStatus | SetToken | DrainWorker | RecallWorker | SetCanary | Delete | Release
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from legato_operator.planning.pools import limits
 from legato_operator.planning.pools.gpu_budget import GpuBudget, plan_within_budget
 from legato_operator.planning.pools.limits import Targets
 from legato_operator.planning.pools.pool_plan import PoolPlan, plan_pool, pool_rollouts
-from legato_operator.planning.rollout import revisions, upgrades
-from legato_operator.planning.rollout.revisions import Revisions, Template
+from legato_operator.planning.rollout import canary, revisions, upgrades
+from legato_operator.planning.rollout.canary import CanaryPhase
+from legato_operator.planning.rollout.revisions import Revisions
 from legato_operator.planning.rollout.rolling_update import configured, is_proven, stop
-from legato_operator.planning.rollout.upgrades import UpgradeState
+from legato_operator.planning.rollout.upgrades import Upgrade, UpgradeState
 from legato_operator.planning.service_step import ServiceRevisions, ServiceStep
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: no event says that a referenced object was created
@@ -58,26 +59,29 @@ def _decide(observed: Observed, placement: PodPlacement) -> ServiceStep:
     spec = observed.service.spec
     targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
     upgrade = upgrades.assess(observed, targets, placement)
-    chosen = _choose_revisions(observed, targets, upgrade.templates)
+    chosen = _choose_revisions(observed, targets, upgrade)
     gateway = gateway_plan.plan_gateway(observed, placement, chosen.gateway)
     gateway_ready = gateway.settled and not gateway.start and chosen.gateway_may_serve
     budget = GpuBudget(spec.scaling.gpu_budget, placement.gpu_resources)
     unblocked = gateway_ready or not chosen.gateway.differ
     pools, starts = plan_within_budget(observed, budget, chosen.pools, chosen.rollouts, unblocked)
     good = gateway_ready and _are_whole(pools, upgrade.state)
-    return ServiceStep(targets, upgrade.state, chosen.by_role, pools, starts, gateway, good)
+    return ServiceStep(targets, upgrade.state, chosen.by_role, pools, starts, gateway, good, chosen.canary)
 
 
-def _choose_revisions(observed: Observed, targets: Targets, templates: Mapping[str, Template]) -> ServiceRevisions:
+def _choose_revisions(observed: Observed, targets: Targets, upgrade: Upgrade) -> ServiceRevisions:
     """Chooses the pools' revisions first: the gateway follows them, and a failing gateway stops their rollouts."""
-    pools = revisions.choose_for_pools(observed, templates)
-    rollouts = pool_rollouts(observed, pools, targets)
+    pools = revisions.choose_for_pools(observed, upgrade.templates)
+    compared = canary.assess(observed, pools, pool_rollouts(observed, pools, targets), upgrade.state)
+    pools = canary.fail(pools, compared)
+    rollouts = canary.apply_to(pool_rollouts(observed, pools, targets), compared)
     proven, rolled_back = is_proven(rollouts), any(each.rolled_back for each in pools.values())
-    gateway = revisions.choose_for_gateway(observed, templates[common.GATEWAY], proven, rolled_back)
+    gateway = revisions.choose_for_gateway(observed, upgrade.templates[common.GATEWAY], proven, rolled_back)
     return ServiceRevisions(
         by_role={**pools, common.GATEWAY: gateway},
         rollouts=stop(rollouts) if gateway.failure else rollouts,
         gateway_may_serve=proven and not (rolled_back or gateway.rolled_back),
+        canary=compared,
     )
 
 
@@ -86,6 +90,7 @@ def _phases(observed: Observed, placement: PodPlacement, step: ServiceStep) -> I
     pools = step.pools.values()
     yield Phase("note", tuple(routes.note(observed, placement)))
     yield Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, step.targets, placement)))
+    yield Phase("share", tuple(canary.share_out(observed, step.canary)))
     yield Phase("recall", tuple(action for made in pools for action in made.recall))
     yield Phase("start", step.starts)
     yield Phase("gateway", step.gateway.start + step.gateway.leave)
@@ -108,6 +113,8 @@ def _requeue_after(
         again = routes.recheck_after(observed, again)
     if conditions.find(new_status, conditions.ADAPTERS_READY).get("reason") == conditions.ADAPTERS_PENDING:
         again = min(again, adapters.RECHECK_AFTER)
+    if step.canary.phase is CanaryPhase.COMPARING:
+        again = min(again, canary.CHECK_EVERY)
     if any(pod.unreached for pod in observed.pods):
         again = min(again, RECHECK_UNREACHED_AFTER)
     return again
@@ -125,7 +132,7 @@ def _are_whole(pools: Mapping[str, PoolPlan], upgrade: UpgradeState) -> bool:
 def _will_roll_back(observed: Observed, revisions: Mapping[str, Revisions]) -> bool:
     """True if the next pass will roll back, because it reads this pass's failure from the status."""
     failed = any(each.failure and each.good is not None and not each.rolled_back for each in revisions.values())
-    return failed and observed.service.spec.rollout.auto_rollback
+    return failed and observed.service.spec.rollout.rolls_back
 
 
 def _clear(observed: Observed, step: ServiceStep) -> Iterator[Action]:

@@ -9,6 +9,7 @@ from legato_operator.planning import checks, failure
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.pools.limits import PoolTarget
 from legato_operator.planning.readiness import messages
+from legato_operator.planning.rollout.canary import CanaryPhase
 from legato_operator.planning.rollout.revisions import Revisions
 from legato_operator.planning.rollout.upgrades import UpgradeState
 from legato_operator.planning.service_step import ServiceStep
@@ -34,6 +35,9 @@ def progressing(observed: Observed, step: ServiceStep) -> Condition:
         return Condition(kind, True, conditions.RETRYING, messages(retrying))
     if disruptions := [text for pod in observed.pods if pod.pool in moving and (text := _disruption(pod))]:
         return Condition(kind, True, conditions.DISRUPTED, "; ".join((counts, *disruptions)))
+    if step.canary.phase is not None:
+        inconclusive = step.canary.phase is CanaryPhase.INCONCLUSIVE
+        return Condition(kind, not inconclusive, step.canary.phase.value, step.canary.message)
     if any(made.old for made in moving.values()):
         return Condition(kind, True, conditions.ROLLING_OUT, counts)
     if moving:

@@ -7,6 +7,7 @@ from legato_operator.manifests import common
 from legato_operator.planning.actions import Apply
 from legato_operator.planning.pools.limits import Targets
 from legato_operator.planning.pools.pool_plan import PoolPlan
+from legato_operator.planning.rollout.canary import CanaryStep
 from legato_operator.planning.rollout.revisions import Revisions
 from legato_operator.planning.rollout.rolling_update import PoolRollout
 from legato_operator.planning.rollout.upgrades import UpgradeState
@@ -19,6 +20,7 @@ class ServiceRevisions:
     by_role: Mapping[str, Revisions]  # of every pool and of the gateway
     rollouts: Mapping[str, PoolRollout]  # by pool
     gateway_may_serve: bool  # nothing is rolled back, and the pools have proven the gateway's newest revision
+    canary: CanaryStep
 
     @property
     def pools(self) -> dict[str, Revisions]:
@@ -42,6 +44,7 @@ class ServiceStep:
     starts: tuple[Apply, ...]  # of the pools' workers, in order
     gateway: PoolPlan
     good: bool  # all pods run and prove their revisions, which become the last good ones
+    canary: CanaryStep
 
     @property
     def parts(self) -> dict[str, PoolPlan]:

@@ -39,6 +39,7 @@ def service_status(observed: Observed, placement: PodPlacement, step: ServiceSte
         "pools": pools,
         common.GATEWAY: _revision(step.revisions[common.GATEWAY]),
         "model": observed.service.served_name,
+        "canary": step.canary.record,
         **(routes.status_fields(observed) if placement.containers else {}),
         **_url(observed, placement),
     }

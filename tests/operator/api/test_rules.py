@@ -41,8 +41,8 @@ def _volumes(*volumes):
     return _model(adapterVolumes=list(volumes))
 
 
-def _rollout(surge, unavailable):
-    return {"rollout": {"maxSurge": surge, "maxUnavailable": unavailable}}
+def _rollout(surge, unavailable, **more):
+    return {"rollout": {"maxSurge": surge, "maxUnavailable": unavailable, **more}}
 
 
 def _model(**fields):
@@ -241,6 +241,7 @@ CASES = {
         _huge_pages(*RATIOS, memory="1.5Gi"),
     ),
     ("rollout", "maxSurge and"): (_rollout(0, 0), _rollout(0, 1)),
+    ("rollout.maxSurge", "must not be 0"): (_rollout("0%", 1, canary={}), _rollout("1%", 1, canary={})),
     ("scaling.decode.max", "must be"): (_bounds(EMPTY, EMPTY | {"max": 0}), _bounds(EMPTY, EMPTY | {"max": 1})),
     ("scaling.decode.min", "can be 0 only"): (_bounds(ONE, EMPTY), _bounds(EMPTY, EMPTY)),
     ("scaling.prefill.min", "can be 0 only"): (_bounds(EMPTY, ONE, **WAIT), _bounds(EMPTY, ONE)),

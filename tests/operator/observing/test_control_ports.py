@@ -12,19 +12,25 @@ from legato_operator.observing import gateway_api, worker_api
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.observed import WorkerState
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_protocol.wire import demand
+from legato_protocol.wire import canary, demand
+from legato_protocol.wire.canary import Canary
 from legato_protocol.wire.demand import DemandReport
 
 STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
 HOLDING = demand.encode(structs.replace(REPORT, queued_requests=2))
 TOKENS = ("t",)
-SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, True)}
+SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, True, None)}
+CANARY = Canary({"decode": "abc"}, 10)
 
 
 async def _all(client, address):
     if isinstance(client, HttpGateways):
-        return await client.report(address, TOKENS), await client.changes(address, TOKENS, "")
+        return (
+            await client.report(address, TOKENS),
+            await client.changes(address, TOKENS, ""),
+            await client.set_canary(address, TOKENS, CANARY),
+        )
     return tuple([await call(address, TOKENS) for call in (client.state, client.drain, client.recall)])
 
 
@@ -166,6 +172,25 @@ async def test_a_gateway_is_waited_for_until_its_demand_changes(body, seen, chan
     async with asking(HttpGateways, fleet.answer) as (gateways, address):
         assert await gateways.changes(address, TOKENS, seen) is changed
     assert fleet.asked == [("GET", f"/demand?wait={demand.LONGEST_WAIT:g}&seen={seen}", "Bearer t")]
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"), [(CANARY, ("PUT", canary.encode(CANARY))), (None, ("DELETE", b""))], ids=["set", "ended"]
+)
+@pytest.mark.parametrize("code", [204, 404])
+async def test_a_canary_is_set_and_ended(given, sent, code, caplog):
+    """An older gateway knows no canary."""
+    received = []
+
+    async def answer(request):
+        received.append((request.method, request.path, await request.read()))
+        return web.Response(status=code)
+
+    async with asking(HttpGateways, answer) as (gateways, address):
+        await gateways.set_canary(address, TOKENS, given)
+    method, body = sent
+    assert received == [(method, "/canary", body)]
+    assert ("refuses a canary: 404" in caplog.text) is (code == 404)
 
 
 async def test_a_gateway_is_waited_for_longer_than_it_is_asked():

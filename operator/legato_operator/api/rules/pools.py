@@ -101,6 +101,13 @@ RULES = (
         cel="!(string(self.maxSurge) in ['0', '0%']) || !(string(self.maxUnavailable) in ['0', '0%'])",
     ),
     Rule(
+        at="spec.rollout",
+        field="maxSurge",
+        message="must not be 0 with canary: the old revision stays complete while new workers are compared with it",
+        holds=lambda rollout: rollout.canary is None or rollout.max_surge not in _NONE,
+        cel="!has(self.canary) || !(string(self.maxSurge) in ['0', '0%'])",
+    ),
+    Rule(
         at="spec.scaling",
         field="decode.max",
         message=_EMPTY_DECODE,

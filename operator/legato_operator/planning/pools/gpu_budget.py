@@ -60,7 +60,10 @@ def _bounds(
     Decode gets them first. A pool without a surge gives up a worker before the next one starts.
     """
     spec = observed.service.spec
-    every = {pool: configured(spec.rollout, rollout.target) for pool, rollout in rollouts.items()}
+    every = {
+        pool: dataclasses.replace(configured(spec.rollout, rollout.target), most_new=rollout.most_new)
+        for pool, rollout in rollouts.items()
+    }
     if budget.total is None:
         return every
     each = {pool: _largest(observed, budget, pool, revisions[pool]) for pool in rollouts}
@@ -72,7 +75,8 @@ def _bounds(
         if rollouts[pool].old.total and each[pool]:
             surge = min(usual.surge, max(0, free) // each[pool])
             free -= surge * each[pool]
-            result[pool] = RollingUpdate(surge, usual.unavailable if surge else max(1, usual.unavailable))
+            unavailable = usual.unavailable if surge else max(1, usual.unavailable)
+            result[pool] = dataclasses.replace(usual, surge=surge, unavailable=unavailable)
     return result
 
 
@@ -83,6 +87,8 @@ def _is_stuck(observed: Observed, rollouts: Mapping[str, PoolRollout], plans: Ma
     """
     if any(pod.pool in roles.BOTH and pod.pool not in rollouts for pod in observed.pods):
         return False  # a pool that the spec no longer has is being removed
+    if any(rollout.held for rollout in rollouts.values()):
+        return False  # the old revision stays while a canary is compared
     if any(made.start or made.recall or made.leave or made.leaving for made in plans.values()):
         return False
     return any(made.held_back for made in plans.values()) and not any(pool.new.starting for pool in rollouts.values())
@@ -93,7 +99,8 @@ def _one_less(rollouts: Mapping[str, PoolRollout], usual: RollingUpdates) -> Rol
     for pool in (roles.PREFILL, roles.DECODE):
         if pool in rollouts and (old := rollouts[pool].old.total):
             missing = rollouts[pool].target - old - rollouts[pool].new.total
-            return {**usual, pool: RollingUpdate(usual[pool].surge, max(usual[pool].unavailable, missing + 1))}
+            unavailable = max(usual[pool].unavailable, missing + 1)
+            return {**usual, pool: dataclasses.replace(usual[pool], unavailable=unavailable)}
     return usual
 
 

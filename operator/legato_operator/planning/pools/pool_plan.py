@@ -39,7 +39,7 @@ class PoolPlan:
     held_back: int = 0  # workers that should start but cannot now
     waiting: tuple[Pod, ...] = ()  # workers without room, although workers of their revision run
     whole: bool = False  # all needed workers are ready and of the newest revision
-    paused: bool = False  # the newest revision fails, and older workers stay
+    paused: bool = False  # the newest revision fails or is compared, and older workers stay
 
     @property
     def settled(self) -> bool:
@@ -48,7 +48,7 @@ class PoolPlan:
 
     @property
     def resting(self) -> bool:
-        """True if nothing can be done until the cluster changes."""
+        """True if nothing can be done until the cluster, or the finding about a canary, changes."""
         return (self.paused or bool(self.waiting)) and not (self.start or self.recall or self.leave or self.leaving)
 
     def holding_back(self, last: int) -> "PoolPlan":
@@ -89,7 +89,7 @@ def plan_pool(
     """
     pods = observed.of_pool(pool)
     workers = _sorted_out(observed, pool, revisions)
-    recalled = _recalled(pods, workers, revisions, target, pace)
+    recalled = _recalled(pods, workers, revisions, target if pace is Pace.PAUSE else bounds.new_target(target), pace)
     new, old = count(workers.new), count(workers.old)
     if pace is Pace.PAUSE:
         old = replace(old, starting=old.starting + len(recalled))
@@ -113,7 +113,7 @@ def plan_pool(
         leaving=leaving,
         staying=sum(not pod.failed for pod in (*workers.new, *workers.old)) + len(recalled),
         whole=new.ready >= target and not workers.old and not workers.useless,
-        paused=pace is Pace.PAUSE,
+        paused=pace in (Pace.PAUSE, Pace.HOLD),
         held_back=len(templates) - len(tried),
         waiting=_waiting((*workers.new, *workers.old)),
     )

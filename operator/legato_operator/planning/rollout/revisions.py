@@ -69,10 +69,10 @@ class Revisions:
 def choose_for_pools(observed: Observed, desired: Mapping[str, Template]) -> dict[str, Revisions]:
     """Returns the revisions of every pool, given the desired templates by role.
 
-    With `autoRollback`, all pools are rolled back if the revision of one, or of the gateway, has failed.
+    With `autoRollback` or a canary, all pools are rolled back if the revision of one, or of the gateway, has failed.
     """
     failures = {role: _remembered(observed, role, template) for role, template in desired.items()}
-    rolled_back = observed.service.spec.rollout.auto_rollback and any(failures.values())
+    rolled_back = observed.service.spec.rollout.rolls_back and any(failures.values())
     return {
         pool: _choose_for_pool(observed, pool, template, failures[pool] if rolled_back else None, rolled_back)
         for pool, template in desired.items()
@@ -94,7 +94,7 @@ def choose_for_gateway(observed: Observed, desired: Template, proven: bool, pool
     rollout = observed.service.spec.rollout
     pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision == name and not pod.on_its_way_out]
     seen = failure.find(pods, rollout.progress_deadline)
-    remembered = _remembered(observed, common.GATEWAY, desired) if rollout.auto_rollback else None
+    remembered = _remembered(observed, common.GATEWAY, desired) if rollout.rolls_back else None
     if good is not None and (pools_rolled_back or remembered or not (proven or seen)):
         return Revisions(desired, good, remembered, rolled_back=True)
     return Revisions(desired, good, seen)

@@ -26,6 +26,11 @@ class RollingUpdate:
 
     surge: int
     unavailable: int
+    most_new: int | None = None  # new workers, as a canary allows; None: no limit
+
+    def new_target(self, target: int) -> int:
+        """Returns the number of new workers to have now, of `target` in the end."""
+        return target if self.most_new is None else min(target, self.most_new)
 
 
 def configured(rollout: Rollout, target: int) -> RollingUpdate:
@@ -54,6 +59,7 @@ class Pace(Enum):
     FREE = "only the bounds limit the rollout"
     PROVE = "ready old workers are removed only if new ones could not start otherwise"
     WAIT = "new workers start, and no old one is removed"
+    HOLD = "few new workers start, and the old revision is kept complete: they are compared"
     PAUSE = "the new revision fails: no new worker starts, and the old revision is kept complete"
 
 
@@ -67,6 +73,8 @@ class PoolRollout:
     changing: bool  # its newest revision has never been complete
     failing: bool  # its newest revision cannot run
     returnable: bool  # there is an older revision to return to
+    most_new: int | None = None  # new workers, as a canary allows; None: no limit
+    held: bool = False  # a canary is being compared
     blinking: int = 0  # new workers that were ready a moment ago
 
     @property
@@ -76,11 +84,12 @@ class PoolRollout:
 
 
 def is_proven(pools: Mapping[str, PoolRollout]) -> bool:
-    """True if the newest revision has a ready worker in every changing pool, and fails in none.
+    """True if the newest revision has a ready worker in every changing pool, and fails or is compared in none.
 
     A pool without old workers counts as proven, unless it fails, because it cannot go back.
     """
-    return all((pool.proven or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
+    changing = _changing(pools).values()
+    return all((pool.proven or not pool.old.total) and not (pool.failing or pool.held) for pool in changing)
 
 
 def stop(pools: Mapping[str, PoolRollout]) -> dict[str, PoolRollout]:
@@ -109,6 +118,8 @@ def _pace(name: str, pool: PoolRollout, changing: Mapping[str, PoolRollout], fir
         return Pace.FREE
     if any(other.failing for other in changing.values()):
         return Pace.PAUSE
+    if pool.held:
+        return Pace.HOLD
     if proven:
         return Pace.FREE
     leads = first == name or first not in changing or changing[first].proven
@@ -124,7 +135,9 @@ def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Rolling
     """
     if pace is Pace.PAUSE:
         return _pause(old, new, leaving, target, bounds)
-    create = max(0, min(target - new.total, target + bounds.surge - old.total - new.total - leaving))
+    if pace is Pace.HOLD:
+        return _hold(old, new, leaving, target, bounds)
+    create = max(0, min(bounds.new_target(target) - new.total, target + bounds.surge - old.total - new.total - leaving))
     needed = max(0, target - bounds.unavailable)
     spare = max(0, old.ready + new.ready - needed)
     # An unready old worker may recover: it is removed only if ready new ones replace it.
@@ -163,3 +176,23 @@ def _pause(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpd
     remove_new_starting = max(0, min(new.starting - 1, in_the_way))
     create_old = max(0, min(missing, room))
     return Step(0, create_old, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
+
+
+def _hold(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpdate) -> Step:
+    """Scales both revisions while they are compared: the new one to the canary's size, the old one to the rest.
+
+    The surge adds to the old revision, which stays complete if the new one needs at most that.
+    """
+    most_new = bounds.new_target(target)
+    kept = max(min(1, target), min(target, target + bounds.surge - most_new))
+    room = max(0, target + bounds.surge - old.total - new.total - leaving)
+    create_old = min(max(0, kept - old.total), room)
+    create = min(max(0, most_new - new.total), room - create_old)
+    spare = max(0, old.ready + new.ready - max(0, target - bounds.unavailable))
+    surplus = max(0, old.total - kept)
+    remove_old_starting = min(old.starting, surplus)
+    remove_old_ready = min(old.ready, surplus - remove_old_starting, spare)
+    new_surplus = max(0, new.total - most_new)
+    remove_new_starting = min(new.starting, new_surplus)
+    remove_new_ready = min(new.ready, new_surplus - remove_new_starting, spare - remove_old_ready)
+    return Step(create, create_old, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)

@@ -73,13 +73,13 @@ limits = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
 
 @given(
     old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(0, 6), limits=limits,
-    pace=st.sampled_from(Pace),
+    most_new=st.none() | st.integers(0, 6), pace=st.sampled_from(Pace),
 )  # fmt: skip
-def test_one_step_stays_within_bounds(old, new, leaving, target, limits, pace):
+def test_one_step_stays_within_bounds(old, new, leaving, target, limits, most_new, pace):
     surge, unavailable = limits
     pool = Pool(old, new, leaving)
     existing, ready = pool.existing, pool.ready
-    step = next_step(old, new, leaving, target, RollingUpdate(surge, unavailable), pace)
+    step = next_step(old, new, leaving, target, RollingUpdate(surge, unavailable, most_new), pace)
     pool.take(step)
     assert min(vars(step).values()) >= 0
     assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
@@ -106,7 +106,7 @@ def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
     raise AssertionError(f"no end: {pool}")
 
 
-FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
+FREE, PROVE, WAIT, HOLD, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.HOLD, Pace.PAUSE
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,17 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((0, 0), (0, 2), 0, 1, (2, 0), PAUSE, Step(create_old=1)),
         ((0, 0), (0, 2), 0, 1, (1, 0), PAUSE, Step(remove_new_starting=1)),
         ((0, 0), (1, 3), 1, 2, (1, 0), PAUSE, Step(remove_new_starting=1)),
+        # While a canary is compared: a few new workers, and as many old ones as the surge leaves room for.
+        ((3, 0), (0, 0), 0, 3, (1, 0, 1), HOLD, Step(create=1)),
+        ((3, 0), (1, 0), 0, 3, (1, 0, 1), HOLD, Step()),
+        ((9, 0), (1, 0), 0, 10, (1, 0, 2), HOLD, Step(create=1)),
+        ((10, 0), (1, 0), 0, 10, (1, 0, 2), HOLD, Step(remove_old_ready=1)),
+        ((10, 0), (0, 1), 0, 10, (1, 0, 2), HOLD, Step()),
+        ((2, 0), (1, 0), 0, 3, (1, 0, 1), HOLD, Step(create_old=1)),
+        ((2, 0), (2, 0), 0, 2, (1, 0, 1), HOLD, Step(remove_new_ready=1)),
+        ((1, 0), (0, 0), 0, 1, (0, 1, 1), HOLD, Step()),
+        # While it is promoted, no pool gets ahead of the other.
+        ((3, 0), (1, 0), 0, 4, (2, 0, 2), FREE, Step(create=1)),
     ],
 )
 def test_next_step(old, new, leaving, target, bounds, pace, step):
