@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legato_gateway import generation_config
+from legato_gateway import generation_config, policy
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.clients.api_keys import KeyFile
@@ -41,6 +41,7 @@ def admission(settings: GatewaySettings, keys: KeyFile | None) -> Admission:
             max_queued=settings.max_queued_requests,
             max_queued_tokens=settings.max_queued_tokens,
             objectives=_objectives(settings),
+            refuse_beyond=_slo(settings) if settings.when_late == "Refuse" else None,
             quotas=Quotas(dict(settings.tenant_quotas), keys),
         )
     )
@@ -64,7 +65,13 @@ def routing(settings: GatewaySettings) -> Policy:
 
 def _objectives(settings: GatewaySettings) -> Objectives | None:
     """Returns the objectives that decode workers help to meet; None: prompts wait for prefill workers."""
-    return Objectives(settings.slo_ttft, settings.slo_tpot) if settings.when_prefill_busy == "Local" else None
+    return (
+        policy.helped_objectives(_slo(settings), settings.when_late) if settings.when_prefill_busy == "Local" else None
+    )
+
+
+def _slo(settings: GatewaySettings) -> Objectives:
+    return Objectives(settings.slo_ttft, settings.slo_tpot)
 
 
 def relaying(settings: GatewaySettings) -> RelayPolicy:

@@ -6,9 +6,11 @@ arguments. The simulator imports nothing else of the gateway.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Literal
 
 from legato_gateway.admission.demand import Demand, LengthCounter
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.overload import HEADROOM
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import Admit, Decision, Refuse, Ticket
 from legato_gateway.routing import filters
@@ -18,9 +20,11 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.rebalancing import TRIES, HotWorker, HotWorkers, RebalancingPolicy
-from legato_gateway.routing.scorers import RUNNING_WEIGHT, Objectives, Weights, compute_seconds
+from legato_gateway.routing.scorers import RUNNING_WEIGHT, Objectives, Weights, compute_seconds, usual_tokens
 from legato_gateway.routing.tiers import most_cached
 from legato_gateway.workers.fleet import Fleet
+
+WhenLate = Literal["Queue", "Refuse"]
 
 __all__ = [
     "PREDICTED_SECONDS",
@@ -49,9 +53,11 @@ __all__ = [
     "Ticket",
     "Weights",
     "compute_seconds",
+    "helped_objectives",
     "migration_target",
     "offer",
     "place",
+    "prompt_work",
     "queued_decisions",
     "uncached_tokens",
 ]
@@ -64,6 +70,19 @@ def uncached_tokens(prompt: int, matches: Matches, snapshot: FleetSnapshot) -> i
     """
     cached = max((most_cached(worker, matches) * worker.block_size for worker in snapshot.workers), default=0)
     return max(prompt - cached, 1)
+
+
+def helped_objectives(slo: Objectives, when_late: WhenLate) -> Objectives:
+    """Returns the objectives beyond which decode workers help: before requests are refused."""
+    return replace(slo, ttft=HEADROOM * slo.ttft) if when_late == "Refuse" else slo
+
+
+def prompt_work(prompt: int, uncached: int, snapshot: FleetSnapshot) -> int:
+    """Returns the uncached tokens of a prompt, as tokens of usual prompts that take as long: a long one costs more."""
+    costs = [
+        w.prefill_cost for w in snapshot.workers if w.prefill_cost is not None and (w.prefills or w.role == "unified")
+    ]
+    return usual_tokens(costs[0], prompt, uncached) if costs else uncached
 
 
 def offer(admission: Admission, demand: Demand, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:

@@ -109,6 +109,7 @@ class GatewaySettings:
     when_prefill_busy: Annotated[Literal["Local", "Wait"], "POLICY", "when prefill workers would miss --slo-ttft: "] = (
         "Local"
     )
+    when_late: Annotated[Literal["Queue", "Refuse"], "POLICY", "requests that would miss --slo-ttft: "] = "Queue"
     slo_ttft: Annotated[float, DURATION, "time to the first token, beyond which prefill workers are busy"] = 1.0
     slo_tpot: Annotated[
         float,

@@ -107,6 +107,10 @@ def test_admission_and_routing_agree_about_prompts_that_wait_for_prefill_workers
         assert assembly.routing(each).objectives == objectives
         assert assembly.admission(each, None)._limits.objectives == objectives
         assert assembly.relaying(each).rebalancing == RebalancingPolicy(0.2), "hot workers hand on in any case"
+        assert assembly.admission(each, None)._limits.refuse_beyond is None
+    refusing = replace(SETTINGS, when_late="Refuse")
+    assert assembly.routing(refusing).objectives == Objectives(ttft=1.0, tpot=0.2), "decode workers help sooner"
+    assert assembly.admission(refusing, None)._limits.refuse_beyond == Objectives(ttft=2.0, tpot=0.2)
 
 
 FOUND = GenerationDefaults(0.3, top_k=40)

@@ -62,6 +62,7 @@ CHANGES: dict[str, Any] = {
     "gateway.template": {"spec": {"nodeSelector": {"a": "b"}}},
     "gateway.defaultDeadline": "1m",
     "gateway.maxDuration": "1h",
+    "gateway.whenLate": "Refuse",
     "gateway.tenantTokensPerMinute": {"*": 60},
     "gateway.tenantMaxOutputTokens": {"*": 60},
     "gateway.apiKeys.path": "/keys.json",

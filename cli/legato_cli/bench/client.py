@@ -32,6 +32,7 @@ class Record:
     cached_tokens: int = 0
     error: str = ""
     refused: str = ""  # drop reason, status or error code, if the server had too much load
+    retry_after: float = 0.0  # seconds after which to send a refused request again
     id: str = ""  # given by the server when it begins to answer
     cut: float | None = None  # time of the cut-off, to which the other figures refer
 
@@ -95,6 +96,7 @@ async def _not_answered(record: Record, response: httpx.Response) -> Record:
     record.error = f"{response.status_code}: {text[:200]}"
     if response.status_code in _REFUSED:
         record.refused = response.headers.get(names.HEADER_DROP_REASON, str(response.status_code))
+        record.retry_after = float(response.headers.get("retry-after", 0))
     return record
 
 

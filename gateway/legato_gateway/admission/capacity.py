@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.prompt_queues import PromptQueues
-from legato_gateway.routing import filters
+from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol.wire.demand import WaitCause
@@ -25,6 +26,8 @@ class Capacity:
         # Prompts queue on new workers of a canary only by their share, so the old ones decide about admission.
         usable = [worker for worker in usable if not worker.new_revision] or usable
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
+        self._step_limit = limits.refuse_beyond.tpot if limits.refuse_beyond else inf
+        self._usual_step = scorers.usual_step(snapshot)
         self._prompts = PromptQueues(usable, snapshot, limits, queued_tokens)
         self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet
 
@@ -68,12 +71,24 @@ class Capacity:
         fitting = _fitting(decoders, need, matches)
         if not fitting and any(worker.broken for worker in decoders):
             fitting = _fitting(filters.forgiven(FleetSnapshot(decoders), need).workers, need, matches)
+        fitting = [worker for worker in fitting if self._keeps_up(worker, need)]
         if shortest is None:
             fitting = [worker for worker in fitting if self._prompts.can_help(worker.name, uncached)]
         if not fitting:
             return None
         name = max(fitting, key=lambda worker: worker.room).name
         return self._decoders[name], shortest or name
+
+    def _keeps_up(self, worker: WorkerView, need: Need) -> bool:
+        """True if the worker would start it immediately, in steps that meet the objective; always if it is idle."""
+        rows, reported = worker.in_flight, worker.in_flight - worker.pending_sequences
+        if self._step_limit == inf or not rows:
+            return True
+        growth = worker.growth_blocks / max(1, reported)  # of a sequence
+        room = worker.room - worker.asked_blocks - worker.growth_blocks - growth * worker.pending_sequences
+        if filters.wanted(worker, need, 0) + growth > room:
+            return False
+        return scorers.step_seconds(worker, rows + 1, need.tokens, self._usual_step) <= self._step_limit
 
     def _room(self) -> int:
         """Returns a bound on uncached tokens that fit anywhere: a quick test for long queues."""
@@ -90,7 +105,12 @@ class Capacity:
         open_ = [worker for worker in there if filters.has_credit(worker)]
         if not open_:
             return "credits"
-        room = [w for w in open_ if filters.full(w, need, filters.matched(w, need, matches)) is None]
+        room = [
+            worker
+            for worker in open_
+            if filters.full(worker, need, filters.matched(worker, need, matches)) is None
+            and self._keeps_up(worker, need)
+        ]
         return "prefill" if room else "decode_room"
 
     def never_fits(self, need: Need) -> str | None:
@@ -116,6 +136,19 @@ class Capacity:
     def seconds(self, tokens: int) -> float:
         """Returns about how many seconds the fleet needs for `tokens` more; 0 if no rate was measured yet."""
         return self._prompts.seconds(tokens)
+
+    def work_seconds(self, tokens: int) -> float:
+        """Returns about how many seconds `tokens` take the whole fleet; 0 if no rate was measured yet."""
+        return self._prompts.seconds(tokens) - self._prompts.seconds(0)
+
+    def prompt_wait(self, tokens: float, own: int) -> float:
+        """Returns about how many seconds a prompt with `own` tokens waits for those before it: `tokens` here, and a
+        worker's queue."""
+        return self._prompts.wait(tokens, own)
+
+    def own_seconds(self, need: Need, uncached: int) -> float:
+        """Returns about how many seconds a worker takes for the prompt itself; 0 if no rate was measured yet."""
+        return self._prompts.own_seconds(need.tokens, uncached)
 
 
 def _fitting(workers: Iterable[WorkerView], need: Need, matches: Matches) -> list[WorkerView]:

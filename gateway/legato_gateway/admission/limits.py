@@ -23,6 +23,7 @@ class AdmissionLimits:
     backlog_seconds: float = 2.0  # prefill work queued on each worker before requests are queued here
     min_backlog_tokens: int = 8192  # … but at least this on all of them together
     objectives: Objectives | None = None  # decode workers help prefill workers to meet them; None: they do not help
+    refuse_beyond: Objectives | None = None  # requests that would miss them are refused; None: they queue
     backfill_seconds: float = 10.0  # duration of a usual answer, after which room is freed
     urgent_within: float = 60.0  # seconds: a tenant's deadlines farther away count as equal
     output_weight: float = 2.0

@@ -68,7 +68,7 @@ class PriorityLevel:
         self.last_served = last_served
         self.tenants: dict[str, list[Place]] = {}
         self.order = TenantOrder()  # of these tenants
-        self.tokens: Counter[str] = Counter()  # uncached, by tenant
+        self.tokens: Counter[str] = Counter()  # cost, by tenant
         self.total = 0  # of all tenants
 
     @property
@@ -82,14 +82,14 @@ class PriorityLevel:
             yield from islice(filter(startable, (place.ticket for place in self.tenants[tenant])), most)
 
     def add(self, place: Place, counter: float) -> None:
-        tenant, tokens = place.ticket.tenant, place.ticket.uncached
+        tenant, tokens = place.ticket.tenant, place.ticket.cost
         insort(self.tenants.setdefault(tenant, []), place)
         self.order.put(tenant, counter)
         self.tokens[tenant] += tokens
         self.total += tokens
 
     def remove(self, place: Place) -> None:
-        tenant, tokens = place.ticket.tenant, place.ticket.uncached
+        tenant, tokens = place.ticket.tenant, place.ticket.cost
         places = self.tenants[tenant]
         del places[bisect_left(places, place)]
         self.tokens[tenant] -= tokens
@@ -102,7 +102,7 @@ class PriorityLevel:
         """Returns the tokens here that start before `place`, whose tenant has this `counter`, with fair sharing."""
         tenant = place.ticket.tenant
         places = self.tenants.get(tenant, [])
-        before: float = sum(each.ticket.uncached for each in places[: bisect_left(places, place)])
+        before: float = sum(each.ticket.cost for each in places[: bisect_left(places, place)])
         counter += before
         for other in self.order:
             if counters[other] >= counter:
@@ -118,5 +118,5 @@ class PriorityLevel:
         for tenant, places in self.tenants.items():
             assert places, "an empty queue is kept"
             assert places == sorted(places), "tickets are out of order"
-            assert self.tokens[tenant] == sum(p.ticket.uncached for p in places), "a tenant's tokens are miscounted"
+            assert self.tokens[tenant] == sum(p.ticket.cost for p in places), "a tenant's tokens are miscounted"
         assert self.total == sum(self.tokens.values()), "tokens are miscounted"

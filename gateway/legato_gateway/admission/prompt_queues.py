@@ -6,6 +6,8 @@ from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.routing import scorers
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
+SLOWEST = 0.05  # least part of its rate that a worker with many sequences is assumed to spend on prompts
+
 
 class PromptQueues:
     """The uncached tokens queued at each worker that prefills, and the rates at which workers compute them.
@@ -28,14 +30,22 @@ class PromptQueues:
         self._min_backlog = limits.min_backlog_tokens / max(1, len(self._rates))
         self._spare: dict[str, float] = {}  # tokens per second, of decode workers that help
         goal = limits.objectives
-        if prefillers and goal is not None and self.seconds(queued_tokens) > goal.ttft:
-            step = scorers.usual_step(snapshot)
-            spare = {
-                worker.name: (worker.prefill_rate or usual) * scorers.prompt_share(worker, goal.tpot, step)
-                for worker in usable
-                if worker.role == "decode"
-            }
-            self._spare = {name: rate for name, rate in spare.items() if rate > 0}
+        step = scorers.usual_step(snapshot)
+
+        def shared(worker: WorkerView, tpot: float) -> float:
+            return (worker.prefill_rate or usual) * scorers.prompt_share(worker, tpot, step)
+
+        spare = {}
+        if prefillers and goal is not None:
+            spare = {worker.name: shared(worker, goal.tpot) for worker in usable if worker.role == "decode"}
+            spare = {name: rate for name, rate in spare.items() if rate > 0}
+            if self.seconds(queued_tokens) > goal.ttft:
+                self._spare = spare
+        self._effective = self._rates | spare  # of workers that also decode: in the time that steps leave
+        if limits.refuse_beyond is not None and not prefillers:
+            tpot = limits.refuse_beyond.tpot
+            self._effective = {w.name: max(shared(w, tpot), SLOWEST * self._rates[w.name]) for w in usable}
+        self._costs = [worker.prefill_cost for worker in prefillers or usable]
 
     @property
     def helped(self) -> bool:
@@ -78,6 +88,24 @@ class PromptQueues:
             return 0.0
         separate, together = self._rates, {**self._rates, **self._spare}
         return min(self._seconds(tokens, rates) for rates in (separate, together))
+
+    def wait(self, tokens: float, own: int) -> float:
+        """Returns about how much later `own` tokens are computed after `tokens` of others than on an idle worker.
+
+        0 if no rate was measured yet.
+        """
+        if not self._measured:
+            return 0.0
+        rates = self._effective
+        soonest = min((self._tokens[name] + own) / rates[name] for name in rates)
+        return tokens / sum(rates.values()) + soonest - own / max(self._rates.values())
+
+    def own_seconds(self, tokens: int, to_compute: int) -> float:
+        """Returns about how many seconds a worker takes for a prompt of `tokens`; 0 if no rate was measured yet."""
+        if not self._measured:
+            return 0.0
+        seconds = [scorers.compute_seconds(cost, tokens, to_compute) for cost in self._costs if cost is not None]
+        return min(seconds, default=to_compute / max(self._effective.values()))
 
     def _seconds(self, tokens: int, rates: Mapping[str, float]) -> float:
         return (sum(self._tokens[name] for name in rates) + tokens) / sum(rates.values())

@@ -17,6 +17,7 @@ from itertools import islice
 from legato_gateway.admission.backfill import Reservation
 from legato_gateway.admission.capacity import Capacity
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.overload import OverloadGuard
 from legato_gateway.admission.queued_tickets import QueuedTickets
 from legato_gateway.admission.tenant_counters import TenantCounters
 from legato_gateway.admission.ticket import (
@@ -64,14 +65,16 @@ class Admission:
         self._prompts: Counter[str] = Counter()  # started and without a token, by tenant
         self._counters = TenantCounters()
         self._buckets = TokenBuckets(self._limits.quotas)
+        self._overload = OverloadGuard(self._limits.refuse_beyond)
 
     # ── the relay's calls ───────────────────────────────────────────────────────────────────────────────────────────
 
     def offer(self, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
         """Admits, queues or refuses a new request."""
         capacity = self._capacity(snapshot)
+        self._overload.pace.advance(bool(self._tickets), now)
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
-        if refusal:
+        if refusal := refusal or self._late(ticket, capacity, now):
             return refusal
         first = ticket.tenant not in self._tickets.tenants and self._may_go_first(ticket.tenant)
         passes = not self._tickets or (first and self._obstacle == "prefill")
@@ -80,7 +83,7 @@ class Admission:
             self._lift(ticket.tenant)
             self._start(ticket, now)
             return Admit()
-        if full := self._queue_full(ticket, capacity):
+        if full := self._queue_full(ticket, capacity, now):
             return full
         ticket = ticket.while_queued()
         self._hold(ticket, now)
@@ -98,6 +101,7 @@ class Admission:
         Call it whenever the fleet or its load has changed.
         """
         capacity = self._capacity(snapshot)
+        self._overload.pace.advance(bool(self._tickets), now)
         started: list[str] = []
         without_room: set[str] = set()
         self._obstacle = "no_worker"
@@ -206,24 +210,36 @@ class Admission:
         if why := capacity.never_takes(ticket.need):
             return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
-        if capacity.seconds(self._tickets.tokens + ticket.uncached) <= left:
+        if capacity.seconds(self._tickets.tokens + ticket.cost) <= left:
             return None  # in whatever order the queued ones start
-        wait = capacity.seconds(self._tickets.tokens_before(ticket, self._counters, now) + ticket.uncached)
+        wait = capacity.seconds(self._tickets.tokens_before(ticket, self._counters, now) + ticket.cost)
         if wait <= left:
             return None
         text = f"the first token is about {wait:.1f} s away, beyond the deadline in {max(0.0, left):.1f} s"
-        return Refuse(DEADLINE, text, max(1.0, wait - left))
+        return Refuse(DEADLINE, text, self._retry_after(wait - left, ticket, capacity, now))
+
+    def _late(self, ticket: Ticket, capacity: Capacity, now: float) -> Refuse | None:
+        """Refuses a request that would miss the objective for the first token, if the policy is to refuse it."""
+        if self._limits.refuse_beyond is None:
+            return None
+        queued, tokens = len(self._tickets), self._tickets.tokens
+        before = self._tickets.tokens_before(ticket, self._counters, now) if tokens else 0
+        return self._overload.check(ticket, capacity, round(queued * before / max(1, tokens)), before, now)
+
+    def _retry_after(self, least: float, ticket: Ticket, capacity: Capacity, now: float) -> float:
+        """Returns when to retry: at least 1 s from now, and after the work of clients that were refused before."""
+        return self._overload.retries.after(max(1.0, least), capacity.work_seconds(ticket.cost), now)
 
     def _too_large(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
         why = capacity.never_fits(ticket.need)
         return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0) if why else None
 
-    def _queue_full(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
+    def _queue_full(self, ticket: Ticket, capacity: Capacity, now: float) -> Refuse | None:
         limits, tickets = self._limits, self._tickets
-        if len(tickets) < limits.max_queued and tickets.tokens + ticket.uncached <= limits.max_queued_tokens:
+        if len(tickets) < limits.max_queued and tickets.tokens + ticket.cost <= limits.max_queued_tokens:
             return None
         text = f"{len(tickets)} requests with {tickets.tokens} prompt tokens are waiting already"
-        return Refuse(QUEUE_FULL, text, max(1.0, capacity.seconds(tickets.tokens)))
+        return Refuse(QUEUE_FULL, text, self._retry_after(capacity.seconds(tickets.tokens), ticket, capacity, now))
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -270,9 +286,9 @@ class Admission:
         if self._reservation is None or self._reservation.ticket is ticket:
             return True
         first = self._reservation.ticket
-        if self._counters[ticket.tenant] > self._counters[first.tenant] + first.uncached:
+        if self._counters[ticket.tenant] > self._counters[first.tenant] + first.cost:
             return False
-        if ticket.priority < first.priority and self._tickets.ahead(ticket) > first.uncached:
+        if ticket.priority < first.priority and self._tickets.ahead(ticket) > first.cost:
             return False
         return self._reservation.leaves_room(ticket, capacity, now)
 
@@ -283,6 +299,7 @@ class Admission:
 
     def _start_queued(self, ticket: Ticket, now: float) -> None:
         self._tickets.started(ticket)
+        self._overload.pace.count_start()
         self._release(ticket)
         if self._reservation is not None:
             self._reservation.pass_by(ticket)
@@ -297,7 +314,7 @@ class Admission:
         self._started[ticket.id] = _Started(ticket.tenant)
         self._prompts[ticket.tenant] += 1
         self._buckets.open(ticket.tenant, now, self._busy)
-        self._charge(ticket.tenant, ticket.uncached)
+        self._charge(ticket.tenant, ticket.cost, ticket.uncached)
         self._counters.started(ticket.tenant)
         self._counters.bound(self._busy)
 
@@ -339,10 +356,11 @@ class Admission:
 
     # ── tenants' counters ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _charge(self, tenant: str, tokens: float) -> None:
-        self._counters.charge(tenant, tokens)
+    def _charge(self, tenant: str, cost: float, tokens: float | None = None) -> None:
+        """Charges its share of service for `cost`, and its quota for `tokens`, which are the cost if not given."""
+        self._counters.charge(tenant, cost)
         self._tickets.reorder(tenant, self._counters[tenant])
-        self._buckets.charge(tenant, tokens)
+        self._buckets.charge(tenant, cost if tokens is None else tokens)
 
     def _lift(self, tenant: str) -> None:
         """Gives a tenant with an empty queue no credit for its idle time."""

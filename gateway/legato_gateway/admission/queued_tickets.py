@@ -21,7 +21,7 @@ class QueuedTickets:
         self._shares = PriorityShares()
         self._waiting = TenantOrder()  # tenants with queued tickets, of any priority
         self._places: dict[str, Place] = {}
-        self.tokens = 0  # uncached, of all tickets
+        self.tokens = 0  # cost of all tickets
 
     def __len__(self) -> int:
         return len(self._places)
@@ -50,7 +50,7 @@ class QueuedTickets:
             level = self._levels[ticket.priority] = PriorityLevel(place.number)
         level.add(place, counter)
         self._waiting.put(ticket.tenant, counter)
-        self.tokens += ticket.uncached
+        self.tokens += ticket.cost
 
     def remove(self, ticket: Ticket) -> None:
         """Removes a ticket. Raises KeyError if it is not queued."""
@@ -60,11 +60,11 @@ class QueuedTickets:
             del self._levels[ticket.priority]
         if not any(ticket.tenant in other.tenants for other in self._levels.values()):
             self._waiting.discard(ticket.tenant)
-        self.tokens -= ticket.uncached
+        self.tokens -= ticket.cost
 
     def started(self, ticket: Ticket) -> None:
         """Charges the ticket's level and removes it, as it starts."""
-        self._shares.started(self._rank(ticket.priority), len(self._levels), ticket.uncached)
+        self._shares.started(self._rank(ticket.priority), len(self._levels), ticket.cost)
         self._levels[ticket.priority].last_served = next(self._numbers)
         self.remove(ticket)
 
@@ -98,7 +98,8 @@ class QueuedTickets:
 
     def tenant_tokens(self, tenant: str) -> int:
         """Returns the uncached tokens of one tenant."""
-        return sum(level.tokens.get(tenant, 0) for level in self._levels.values())
+        places = (place for level in self._levels.values() for place in level.tenants.get(tenant, ()))
+        return sum(place.ticket.uncached for place in places)
 
     def tokens_before(self, ticket: Ticket, counters: TenantCounters, now: float) -> int:
         """Estimates the tokens that start before `ticket`, from shares and counters."""
@@ -112,7 +113,7 @@ class QueuedTickets:
         before += sum(min(total, before) for total in others) if rank == RANKS - 1 else 0
         for above in reversed(range(rank)):
             level = self._levels[priorities[above]]
-            first = level.first.uncached
+            first = level.first.cost
             due = RATIO * (before - self._shares.owed(above + 1))
             before += min(level.total, max(first, int(due)))
         return before
@@ -122,7 +123,7 @@ class QueuedTickets:
         queued = [p for level in self._levels.values() for places in level.tenants.values() for p in places]
         assert {place.ticket.id: place for place in queued} == self._places, "tickets and queues differ"
         assert len(queued) == len(self), "a ticket is queued twice"
-        assert sum(place.ticket.uncached for place in queued) == self.tokens, "queued tokens are miscounted"
+        assert sum(place.ticket.cost for place in queued) == self.tokens, "queued tokens are miscounted"
         assert set(self._waiting) == {place.ticket.tenant for place in queued}, "waiting tenants are miscounted"
         assert self._waiting.least == min((counters[t] for t in self._waiting), default=None), "not the least"
         for level in self._levels.values():

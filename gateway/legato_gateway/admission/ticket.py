@@ -6,6 +6,7 @@ from legato_gateway.routing.filters import Matches, Need
 
 QUEUE_FULL = "queue_full"
 DEADLINE = "deadline_unmeetable"
+LATE = "objective_unmeetable"
 TOO_LARGE = "too_large"
 NO_WORKER = "no_worker"  # no worker of this fleet can ever take it
 TOO_MANY_CHOICES = "too_many_choices"
@@ -17,7 +18,8 @@ class Ticket:
     """A request that wants to start. `uncached` are prompt tokens that no worker has cached; `deadline` is on the clock
     of `now`.
 
-    `matches` are the leading blocks that each worker has cached: they need no room there.
+    `matches` are the leading blocks that each worker has cached: they need no room there. `work` are the tokens of
+    usual prompts that take as long to compute; 0: `uncached`.
     """
 
     tenant: str
@@ -26,10 +28,16 @@ class Ticket:
     deadline: float
     priority: int = 0  # higher goes first
     matches: Matches = field(default_factory=dict)
+    work: int = 0
 
     @property
     def id(self) -> str:
         return self.need.id
+
+    @property
+    def cost(self) -> int:
+        """The tokens that its tenant is charged for, and that later ones wait for."""
+        return self.work or self.uncached
 
     def while_queued(self) -> "Ticket":
         """Returns a copy that needs room for only one output token.

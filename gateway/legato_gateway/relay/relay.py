@@ -218,7 +218,8 @@ class RequestRelay:
         matches = self._dispatcher.matches(sub, snapshot)
         generation.uncached = policy.uncached_tokens(len(request.prompt), matches, snapshot)
         need = self._dispatcher.need(sub)
-        ticket = Ticket(request.tenant, need, generation.uncached, generation.expires, request.priority, matches)
+        work = policy.prompt_work(len(request.prompt), generation.uncached, snapshot)
+        ticket = Ticket(request.tenant, need, generation.uncached, generation.expires, request.priority, matches, work)
         decision = policy.offer(self._admission, self.demand, ticket, snapshot, now)
         self._apply(sub, decision)
 

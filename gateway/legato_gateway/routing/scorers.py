@@ -94,6 +94,12 @@ def compute_seconds(cost: PrefillCoefficients, tokens: float, to_compute: float)
     return steps * cost.per_step + to_compute * (cost.per_token + cost.per_pair * context)
 
 
+def usual_tokens(cost: PrefillCoefficients, tokens: int, to_compute: int) -> int:
+    """Returns how many tokens of the worker's recent prompts take as long as the last `to_compute` of a prompt's."""
+    per_token = cost.per_step / cost.chunk_tokens + cost.per_token + cost.per_pair * (tokens - to_compute / 2)
+    return max(1, round(to_compute * per_token * cost.rate))
+
+
 def decode_load(worker: WorkerView, tokens: int, matched: int, usual: float, weights: Weights) -> float:
     """Returns the load of the worker with a sequence of `tokens`, of which it has `matched` blocks.
 

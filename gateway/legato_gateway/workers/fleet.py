@@ -276,6 +276,7 @@ class Fleet:
             free_blocks=load.free_blocks if load else hello.num_blocks,
             cached_blocks=load.cached_blocks if load else 0,
             asked_blocks=load.pending_blocks if load else 0,
+            growth_blocks=load.growth_blocks if load else 0,
             paused_blocks=load.paused_blocks if load else 0,
             paused=load.paused if load else 0,
             granted=load.granted if load else 0,

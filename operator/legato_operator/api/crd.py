@@ -36,6 +36,7 @@ _NOT_FILLED_IN = {
     "spec.gateway.template",
     "spec.gateway.resources",
     "spec.gateway.allowedOrigins",
+    "spec.gateway.whenLate",
     "spec.gateway.limits",
     "spec.gateway.streams",
     "spec.gateway.reasoningParser",

@@ -110,6 +110,10 @@ def test_one_gguf_file_of_a_repository_is_downloaded_and_gateways_get_its_header
         ({}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
         ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait", "--slo-tpot=50ms"]),
         ({"scaling": {"prefill": {"max": 0}}}, ["--slo-tpot=50ms"]),
+        (
+            {"scaling": {"prefill": {"max": 0}}, "gateway": {"whenLate": "Refuse"}},
+            ["--when-late=Refuse", "--slo-ttft=9s", "--slo-tpot=50ms"],
+        ),
         ({"scaling": {"prefill": {"max": 0}, "decode": {"max": 1}}}, ["--slo-tpot=50ms"]),
         ({"scaling": {"prefill": {"max": 0}}, "gateway": {"image": "legato/gateway:old"}}, []),
         ({"gateway": {"image": "legato/gateway:old"}}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
@@ -120,7 +124,9 @@ def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_worke
     """The pools' bounds do not matter, as a change would replace the gateways. Gateways with an image of the version
     before do not know these flags, and start without them if decode workers only help each other."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
-    assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told
+    assert [
+        flag for flag in container["args"] if flag.startswith(("--slo", "--when-late", "--when-prefill-busy"))
+    ] == told
 
 
 LOST = "node.kubernetes.io/unreachable"

@@ -104,6 +104,8 @@ class GatewaySpec(ManifestPart):
     x-legato-deadline."""
     max_duration: Duration | None = None
     """Maximum total time of a request, whatever its progress; 168h if not given."""
+    when_late: Literal["Queue", "Refuse"] = "Queue"
+    """Policy for a request whose first token would come after slo.ttft: Queue it, or Refuse it with Retry-After."""
     limits: GatewayLimits = GatewayLimits()
     """Limits of each gateway."""
     streams: GatewayStreams = GatewayStreams()

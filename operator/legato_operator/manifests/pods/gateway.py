@@ -187,7 +187,10 @@ def _objectives(service: InferenceService) -> Iterator[str]:
     helps = _decode_helps(spec)
     if spec.disaggregated and not helps:
         yield "--when-prefill-busy=Wait"
-    if helps and slo.ttft != Slo().ttft:
+    refuses = spec.gateway.when_late == "Refuse"
+    if refuses:
+        yield "--when-late=Refuse"
+    if (helps or refuses) and slo.ttft != Slo().ttft:
         yield f"--slo-ttft={durations.text(slo.ttft)}"
     if (tpot := step_objective(spec)) != Slo().tpot:
         yield f"--slo-tpot={durations.text(tpot)}"

@@ -24,14 +24,16 @@ class SimulatedGateway:
         self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
         routing = spec.routing
         weights = policy.Weights(**routing.weights.model_dump())
-        objectives = policy.Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
+        slo, when_late = policy.Objectives(spec.slo.ttft, spec.slo.tpot), spec.gateway.when_late
+        objectives = policy.helped_objectives(slo, when_late) if routing.when_prefill_busy == "Local" else None
         self._policy = policy.Policy(
             routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives
         )
         self._fleet = policy.Fleet(time.clock, MODEL)
         self._index = policy.KVIndex()
         self._predicted = policy.PredictedPrefixes()  # a worker's name is also its epoch, because none restarts
-        self._admission = policy.Admission(policy.AdmissionLimits(objectives=objectives))
+        late = slo if when_late == "Refuse" else None
+        self._admission = policy.Admission(policy.AdmissionLimits(objectives=objectives, refuse_beyond=late))
         self._demand = policy.Demand()
         self._workers: dict[str, ScheduledWorker] = {}
         self._offered: dict[str, ScheduledRequest] = {}  # queued in admission
@@ -93,7 +95,8 @@ class SimulatedGateway:
         snapshot, now = self._fleet.snapshot(), self._time.now
         matches = self._index.match(request.hashes)
         request.uncached = request.simulated.uncached = policy.uncached_tokens(request.prompt, matches, snapshot)
-        ticket = policy.Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
+        work = policy.prompt_work(request.prompt, request.uncached, snapshot)
+        ticket = policy.Ticket(request.tenant, request.need(), request.uncached, request.expires, 0, matches, work)
         decision = policy.offer(self._admission, self._demand, ticket, snapshot, now)
         if isinstance(decision, Refuse):
             self._refused(request)

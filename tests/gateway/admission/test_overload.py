@@ -1,0 +1,117 @@
+"""Requests that would miss the objective are refused, and their clients return one after the other."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.admission import held, ticket, worker
+
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.overload import LONGEST_RETRY, QueuePace, RetryTimes
+from legato_gateway.admission.queue import Admission
+from legato_gateway.admission.ticket import DEADLINE, LATE, QUEUE_FULL, Admit, Hold, Refuse
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.routing.scorers import Objectives, usual_tokens
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
+
+GOAL = Objectives(ttft=2.0, tpot=0.1)
+REFUSING = AdmissionLimits(refuse_beyond=GOAL)
+LARGE: Any = {"num_blocks": 1000, "free_blocks": 1000}
+SLOW_ROWS = DecodeCoefficients(0.01, 0.02, 0.0)
+A = ticket("a")
+
+
+def unified(queued: int = 0, **overrides: Any) -> FleetSnapshot:
+    return FleetSnapshot((worker("u0", **{**LARGE, "queue_tokens": queued, **overrides}),))
+
+
+@pytest.mark.parametrize(
+    ("fleet", "request_", "outcome"),
+    [
+        (unified(), A, Admit),
+        (unified(940), A, Admit),  # half of the 2 s, less its own 0.1 s
+        (unified(960), A, Refuse),
+        (unified(940), replace(A, need=replace(A.need, waited=0.1)), Refuse),  # it was tokenized for long
+        (unified(960, prefill_rate=0.0), A, Admit),  # nothing was measured
+        (unified(940), ticket("a", tokens=800), Refuse),
+        (unified(940), ticket("a", tokens=3000), Admit),  # longer than the objective in any case
+        (unified(1060), ticket("a", tokens=3000), Refuse),
+        (FleetSnapshot((*unified(960).workers, worker("u1", **LARGE))), A, Admit),
+        (unified(running=4, decode_cost=SLOW_ROWS), ticket("a", tokens=3), Hold),  # steps of 110 ms
+        (unified(running=3, decode_cost=SLOW_ROWS), ticket("a", tokens=3), Admit),
+        (unified(decode_cost=DecodeCoefficients(0.5, 0, 0)), A, Admit),  # alone, it is late on any worker
+        (unified(running=2, free_blocks=30, growth_blocks=12), A, Admit),  # it wants 11, and perhaps 6 more
+        (unified(running=2, free_blocks=28, growth_blocks=12), A, Hold),
+        (unified(running=2, free_blocks=30, growth_blocks=12, asked_blocks=5), A, Hold),
+        (unified(ready=False, free_blocks=0), A, Hold),  # the first worker is starting
+    ],
+)
+def test_a_request_is_refused_if_its_first_token_would_be_late(fleet, request_, outcome):
+    decision = Admission(REFUSING).offer(request_, fleet, 0)
+    assert isinstance(decision, outcome)
+    assert not isinstance(decision, Refuse) or decision.reason == LATE
+    assert not isinstance(Admission().offer(request_, fleet, 0), Refuse), "by default, requests queue"
+
+
+def test_while_nothing_starts_the_queue_stays_short():
+    queue, full = Admission(REFUSING), unified(free_blocks=0)
+    outcomes = [type(queue.offer(ticket(str(i)), full, 0.1 * i)) for i in range(50)]
+    assert outcomes[:3] == [Hold] * 3
+    assert outcomes[-40:] == [Refuse] * 40
+    queue, starting = Admission(REFUSING), unified(ready=False)
+    outcomes = [type(queue.offer(ticket(str(i)), starting, 0.1 * i)) for i in range(50)]
+    assert outcomes == [Hold] * 50, "while the first worker starts, they wait for it"
+
+
+def test_the_pace_of_a_queue_follows_its_starts():
+    pace = QueuePace()
+    for tick in range(1, 101):
+        pace.advance(tick > 1, tick)
+        pace.count_start()
+    assert pace.wait(3) == pytest.approx(3, rel=0.1), "one start a second"
+    pace.advance(False, 1000)
+    assert pace.wait(3) == pytest.approx(3, rel=0.1), "an empty queue is no slow one"
+    for tick in range(1001, 1101):
+        pace.advance(True, tick)
+    assert pace.wait(3) > 40
+
+
+def test_refused_clients_return_at_the_rate_of_the_service():
+    times = RetryTimes()
+    first = [times.after(2.0, 0.5, now=10) for _ in range(100)]
+    assert first == [2 + 0.5 * i for i in range(100)]
+    later = [times.after(2.0, 0.5, now=11) for _ in range(100)]
+    assert max(later) <= LONGEST_RETRY
+    assert min(later) == 2, "who cannot be given a later time comes sooner"
+    assert times.after(90.0, 0.5, now=11) == 90
+
+
+@pytest.mark.parametrize(
+    ("limits", "deadline", "reason"),
+    [(AdmissionLimits(), 0.5, DEADLINE), (AdmissionLimits(max_queued=2), 1e9, QUEUE_FULL), (REFUSING, 1e9, LATE)],
+)
+def test_every_refusal_under_load_spreads_retries(limits, deadline, reason):
+    queue = held(*(ticket(str(i), tokens=900, deadline=0) for i in range(2)), limits=limits)
+    refusals = [queue.offer(ticket("x", tokens=500, deadline=deadline), unified(free_blocks=0), 0) for _ in range(3)]
+    assert [refusal.reason for refusal in refusals] == [reason] * 3
+    first, second, third = (refusal.retry_after for refusal in refusals)
+    assert (second - first, third - second) == (pytest.approx(0.5), pytest.approx(0.5)), "500 of 1,000 tokens a second"
+
+
+COST = PrefillCoefficients(0.01, 1e-4, 1e-8, 1000, context=1000)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "uncached", "tokens"),
+    [(2000, 2000, 2000), (50_000, 50_000, 150_000), (50_000, 1000, 5033), (10, 10, 9), (1, 1, 1)],
+)
+def test_long_prompts_cost_what_they_take(prompt, uncached, tokens):
+    assert usual_tokens(COST, prompt, uncached) == pytest.approx(tokens, rel=0.01)
+
+
+def test_a_tenant_is_charged_for_the_work_of_its_prompts():
+    tickets = [replace(ticket(f"a{i}", "a"), work=300) for i in range(2)] + [ticket(f"b{i}", "b") for i in range(4)]
+    queue, order = held(*tickets), list[str]()
+    while queue.queued:
+        order += queue.next(unified(free_blocks=11), 0)
+    assert order == ["a0", "b0", "b1", "b2", "a1", "b3"]
