@@ -1,0 +1,3 @@
+module node.local/pause
+
+go 1.24
