@@ -12,7 +12,7 @@ from legato_gateway.admission.demand import Demand, LengthCounter
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.overload import HEADROOM
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import Admit, Decision, Refuse, Ticket
+from legato_gateway.admission.ticket import LATE, Admit, Decision, Refuse, Ticket
 from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NOTHING, NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Matches, Need
@@ -86,10 +86,13 @@ def prompt_work(prompt: int, uncached: int, snapshot: FleetSnapshot) -> int:
 
 
 def offer(admission: Admission, demand: Demand, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
-    """Admits, queues or refuses a new request. Counts it as an arrival unless it is refused."""
+    """Admits, queues or refuses a new request.
+
+    Counts it as an arrival unless it is refused. One that would be late counts, too: otherwise, pools would not grow.
+    """
     decision = admission.offer(ticket, snapshot, now)
     demand.head(admission.obstacle, now)
-    if not isinstance(decision, Refuse):
+    if not isinstance(decision, Refuse) or decision.reason == LATE:
         demand.arrivals.add(ticket.uncached)
     return decision
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tests.support.admission import held, ticket, worker
 
+from legato_gateway import policy
+from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.overload import LONGEST_RETRY, QueuePace, RetryTimes
 from legato_gateway.admission.queue import Admission
@@ -51,6 +53,14 @@ def test_a_request_is_refused_if_its_first_token_would_be_late(fleet, request_, 
     assert isinstance(decision, outcome)
     assert not isinstance(decision, Refuse) or decision.reason == LATE
     assert not isinstance(Admission().offer(request_, fleet, 0), Refuse), "by default, requests queue"
+
+
+@pytest.mark.parametrize(("request_", "arrivals"), [(A, 1), (ticket("a", tokens=9000), 0)])
+def test_pools_grow_for_late_requests_but_not_for_those_that_never_fit(request_, arrivals):
+    demand = Demand()
+    fleet = unified(960, free_blocks=500, num_blocks=500)
+    assert isinstance(policy.offer(Admission(REFUSING), demand, request_, fleet, 0), Refuse)
+    assert len(demand.arrivals.buckets()) == arrivals
 
 
 def test_while_nothing_starts_the_queue_stays_short():
