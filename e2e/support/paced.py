@@ -7,6 +7,7 @@ from kube import Object
 
 # A stream of 24 tokens takes two seconds, whatever else the machine does.
 STREAMS = {"perStep": 0.08, "perRow": 0, "perContext": 0, "perToken": 0.0001, "perPair": 0}
+SLOWER = 3  # times as long is a step by the other profile of every service, slow.json
 PAIR = {"mode": "External", "prefill": {"min": 1, "max": 2}, "decode": {"min": 1, "max": 3}}
 
 
@@ -30,6 +31,7 @@ def manifest(
         spec: other fields of the manifest, instead of those here
     """
     profile = {"source": "made up", "step": step, "kvTokens": kv_tokens, "startSeconds": 0.5}
+    slow = {**profile, "step": {name: SLOWER * seconds for name, seconds in step.items()}}
     mount = {"name": "worker", "volumeMounts": [{"name": "profile", "mountPath": "/profiles"}]}
     volume = {"name": "profile", "configMap": {"name": f"{name}-profile"}}
     pool = {
@@ -52,7 +54,12 @@ def manifest(
         **spec,
     }
     objects = [
-        _object("v1", "ConfigMap", f"{name}-profile", data={"paced.json": json.dumps(profile)}),
+        _object(
+            "v1",
+            "ConfigMap",
+            f"{name}-profile",
+            data={"paced.json": json.dumps(profile), "slow.json": json.dumps(slow)},
+        ),
         _object("serving.legato.dev/v1alpha1", "InferenceService", name, spec=fields),
     ]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})

@@ -8,6 +8,7 @@ from kube import Object
 from load import Load
 from service import Service
 
+CANARY = {"weight": 50, "interval": "10s", "minRequests": 10}
 SURGES = {1: {"maxSurge": 1, "maxUnavailable": 0}, 0: {"maxSurge": 0, "maxUnavailable": 1}}
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -60,6 +61,19 @@ def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, l
     operator.restart_operator()
     until_rolled_out(service, before)
     operator.until_operating()
+
+
+def test_a_slow_revision_is_rolled_back_and_a_good_one_promoted(service: Service, load: Load) -> None:
+    before, profile = service.workers(), service.object()["spec"]["engine"]["profile"]
+    service.patch({"engine": {"profile": "/profiles/slow.json"}, "rollout": {**SURGES[1], "canary": CANARY}})
+    try:
+        service.until_event("CanaryFailed")
+        kube.until(lambda: service.workers() == before, "the slow workers are gone")
+        service.patch({"engine": {"profile": profile, "chunkTokens": 64}})
+        until_rolled_out(service, before)
+        service.until_event("CanaryPromoting")
+    finally:
+        service.patch({"engine": {"profile": profile}, "rollout": {"canary": None}})
 
 
 # Which worker goes when, with any numbers, is tested without a cluster.
