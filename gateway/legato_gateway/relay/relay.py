@@ -176,7 +176,7 @@ class RequestRelay:
         """Starts to share requests with a canary's new workers, or ends that. The same canary again changes nothing."""
         if canary != self._fleet.canary:
             self._fleet.set_canary(canary)
-            self._revisions.reset()
+            self._revisions.reset(self._timers.time())
 
     def canary(self) -> CanaryReport | None:
         """Returns the comparison of the revisions so far, or None without a canary."""

@@ -113,7 +113,7 @@ def _requeue_after(
         again = routes.recheck_after(observed, again)
     if conditions.find(new_status, conditions.ADAPTERS_READY).get("reason") == conditions.ADAPTERS_PENDING:
         again = min(again, adapters.RECHECK_AFTER)
-    if step.canary.phase is CanaryPhase.COMPARING:
+    if step.canary.phase in (CanaryPhase.COMPARING, CanaryPhase.INCONCLUSIVE):
         again = min(again, canary.CHECK_EVERY)
     if any(pod.unreached for pod in observed.pods):
         again = min(again, RECHECK_UNREACHED_AFTER)

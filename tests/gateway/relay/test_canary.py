@@ -68,11 +68,14 @@ def test_durations_are_of_first_attempts_by_tokens(lab):
 
 def test_a_canary_of_weight_0_gets_nothing_and_another_one_counts_anew(lab):
     run = running(lab)
-    placed_at(run, "u1")
+    earlier = placed_at(run, "u1")
     run.relay.set_canary(Canary(CANARY.revisions, 50))
     assert counts(run)["new"] != (0, 0), "the same one goes on"
+    run.time.advance(1.0)
     run.relay.set_canary(Canary(CANARY.revisions, 0))
     assert counts(run) == {"old": (0, 0), "new": (0, 0)}
+    run.fail(run.sub(earlier))
+    assert counts(run) == {"old": (1, 0), "new": (0, 0)}, "its retry counts, its failure does not"
     assert {run.sub(run.start()).place.decode for _ in range(20)} == {"u0"}
     run.relay.set_canary(None)
     assert run.demand().canary is None

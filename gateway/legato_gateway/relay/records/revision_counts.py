@@ -51,10 +51,11 @@ class RevisionCounts:
     """Attempts of both revisions. Durations count only for first attempts on one pair of workers."""
 
     def __init__(self) -> None:
-        self.reset()
+        self.reset(0.0)
 
-    def reset(self) -> None:
-        """Starts again: another canary was set."""
+    def reset(self, now: float) -> None:
+        """Starts again, since another canary was set: attempts from before do not count."""
+        self._since = now
         self._revisions = {True: _Revision(), False: _Revision()}
 
     def placed(self, sub: SubRequest) -> None:
@@ -82,5 +83,5 @@ class RevisionCounts:
         return self._revisions[new].report()
 
     def _of(self, sub: SubRequest) -> _Revision | None:
-        place = sub.place
-        return None if place is None or place.new_revision is None else self._revisions[place.new_revision]
+        new = None if sub.place is None or sub.placed_at < self._since else sub.place.new_revision
+        return None if new is None else self._revisions[new]

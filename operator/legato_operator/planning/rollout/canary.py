@@ -66,10 +66,11 @@ def assess(
         left = any(pod.revision == names.get(pod.pool) for pod in observed.pods)
         return CanaryStep(share=Canary(dict(names), 0) if left else None)
     concerned = {pool: rollouts[pool] for pool in names if rollouts[pool].target}
-    if not concerned:
-        return CanaryStep()
+    if not concerned:  # at zero; it goes on later
+        return CanaryStep(record=observed.status.get("canary"))
     share = Canary({pool: names[pool] for pool in concerned}, spec.weight)
-    return _Assessment(observed, spec, share, concerned).step()
+    revision = ",".join(f"{pool}={name}" for pool, name in sorted(names.items()))
+    return _Assessment(observed, spec, revision, share, concerned).step()
 
 
 def share_out(observed: Observed, step: CanaryStep) -> list[SetCanary]:
@@ -104,16 +105,17 @@ def _share_of(gateway: Pod) -> Canary | None:
 
 @dataclass(frozen=True)
 class _Assessment:
-    """A canary in progress: its share, and the rollouts of the pools that it changes."""
+    """A canary in progress: its share, and the rollouts of the pools that it changes, without those at zero."""
 
     observed: Observed
     spec: CanarySpec
+    revision: str
     share: Canary
     rollouts: Rollouts
 
     def step(self) -> CanaryStep:
         record = self.observed.status.get("canary") or {}
-        if record.get("revision") != self._revision:
+        if record.get("revision") != self.revision:
             record = self._record(CanaryPhase.STARTING)
         if record["phase"] == CanaryPhase.PROMOTING.value:
             return self._promoting(record)
@@ -166,14 +168,10 @@ class _Assessment:
         return compare(old, new, self.spec)
 
     def _record(self, phase: CanaryPhase) -> dict[str, Any]:
-        return {"revision": self._revision, "phase": phase.value, "since": self.observed.timestamp}
+        return {"revision": self.revision, "phase": phase.value, "since": self.observed.timestamp}
 
     def _seconds(self, record: Mapping[str, Any]) -> float:
         return self.observed.now - seconds_of(record["since"])
-
-    @property
-    def _revision(self) -> str:
-        return ",".join(f"{pool}={name}" for pool, name in sorted(self.share.revisions.items()))
 
     @property
     def _gateways(self) -> list[Pod]:

@@ -78,6 +78,16 @@ def test_a_good_revision_is_promoted_after_the_interval():
     assert (weights(world), world.status["canary"]) == ({None}, None)
 
 
+def test_a_pool_at_zero_does_not_start_a_promotion_again():
+    world = comparing((1, 3), scaling={"prefill": {"min": 0}})
+    world.measured = FINE
+    world.now += INTERVAL
+    for targets in ((1, 3), (0, 3), (0, 0), (0, 3)):
+        world.targets = dict(zip(POOLS, targets, strict=True))
+        world.look()
+        assert world.status["canary"]["phase"] == conditions.CANARY_PROMOTING
+
+
 def test_a_pool_waits_for_the_other_during_a_promotion():
     """No new prefill worker comes up: half of that pool is new, so half of the other is, and its surge."""
     world = comparing((2, 6), scaling=WIDE)
