@@ -62,6 +62,11 @@ class Capacity:
         able = [w for w in self._decoders.values() if w.ready and not w.draining and not filters.never(w, need)]
         return max(((w.num_blocks - filters.wanted(w, need, 0)) * w.block_size for w in able), default=0)
 
+    def lacks_time(self, need: Need, matches: Matches) -> bool:
+        """True if workers have room for it, but it would make the steps of each too long."""
+        fitting = _fitting(self._decoders.values(), need, matches)
+        return bool(fitting) and not any(self._steps_in_time(worker, need) for worker in fitting)
+
     def _place(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> tuple[WorkerView, str] | None:
         """Returns the worker that would decode it, and the one whose prompt queue would grow."""
         shortest = self._prompts.shortest_for(uncached, backlogs)
@@ -86,8 +91,12 @@ class Capacity:
             return True
         growth = worker.growth_blocks / max(1, reported)  # of a sequence
         room = worker.room - worker.asked_blocks - worker.growth_blocks - growth * worker.pending_sequences
-        if filters.wanted(worker, need, 0) + growth > room:
-            return False
+        return filters.wanted(worker, need, 0) + growth <= room and self._steps_in_time(worker, need)
+
+    def _steps_in_time(self, worker: WorkerView, need: Need) -> bool:
+        rows = worker.in_flight
+        if self._step_limit == inf or not rows:
+            return True
         return scorers.step_seconds(worker, rows + 1, need.tokens, self._usual_step) <= self._step_limit
 
     def _room(self) -> int:

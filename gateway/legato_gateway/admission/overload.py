@@ -11,7 +11,7 @@ from legato_gateway.admission.ticket import LATE, Refuse, Ticket
 from legato_gateway.routing.scorers import Objectives
 
 HEADROOM = 0.5  # the rest is for errors of estimates, and for requests of other gateways
-FORGET = 30.0  # seconds of queueing, after which an earlier pace hardly counts
+FORGET = 30.0  # seconds after which an earlier pace hardly counts
 LONGEST_RETRY = 60.0  # seconds: OpenAI's and Anthropic's clients ignore a longer time
 
 
@@ -26,18 +26,17 @@ def longest_wait(ttft: float, own: float) -> float:
 class QueuePace:
     """The time between two starts of queued requests, whatever they wait for: prompts, decode room or other gateways.
 
-    It is measured while requests are queued, and recent starts weigh more.
+    It is measured while requests are queued, and recent starts weigh more. Without a queue, it is forgotten.
     """
 
     def __init__(self) -> None:
         self._seconds = self._starts = self._at = 0.0
 
     def advance(self, queued: bool, now: float) -> None:
-        """Counts the time since the last call, in which requests were `queued` or not."""
+        """Counts the time since the last call, in which requests were `queued` for workers or not."""
         passed, self._at = max(0.0, now - self._at), now
-        if queued:
-            fade = exp(-passed / FORGET)
-            self._seconds, self._starts = self._seconds * fade + passed, self._starts * fade
+        fade = exp(-passed / FORGET)
+        self._seconds, self._starts = self._seconds * fade + queued * passed, self._starts * fade
 
     def count_start(self) -> None:
         """Counts the start of a queued request."""

@@ -72,7 +72,7 @@ class Admission:
     def offer(self, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
         """Admits, queues or refuses a new request."""
         capacity = self._capacity(snapshot)
-        self._overload.pace.advance(bool(self._tickets), now)
+        self._overload.pace.advance(self.obstacle not in (None, "no_worker"), now)
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
         if refusal := refusal or self._late(ticket, capacity, now):
             return refusal
@@ -101,7 +101,7 @@ class Admission:
         Call it whenever the fleet or its load has changed.
         """
         capacity = self._capacity(snapshot)
-        self._overload.pace.advance(bool(self._tickets), now)
+        self._overload.pace.advance(self.obstacle not in (None, "no_worker"), now)
         started: list[str] = []
         without_room: set[str] = set()
         self._obstacle = "no_worker"

@@ -73,14 +73,27 @@ def test_while_nothing_starts_the_queue_stays_short():
     assert outcomes == [Hold] * 50, "while the first worker starts, they wait for it"
 
 
+def test_a_request_whose_context_is_slow_starts_at_last_on_an_idle_worker():
+    """Steps of a row and 10 tokens of context take 30 ms; with the long one's, 130 ms."""
+    queue = Admission(AdmissionLimits(refuse_beyond=replace(GOAL, ttft=60.0)))
+    busy = unified(running=1, decode_cost=DecodeCoefficients(0.01, 0.01, 1e-4))
+    assert isinstance(queue.offer(ticket("long", tokens=1000), busy, 0), Hold)
+    assert isinstance(queue.offer(ticket("short"), busy, 0.1), Admit)
+    assert isinstance(queue.offer(ticket("later"), unified(free_blocks=0), 0.2), Hold)
+    assert queue.next(busy, 20) == []
+    assert queue.next(unified(), 21) == ["long", "later"]
+
+
 def test_the_pace_of_a_queue_follows_its_starts():
     pace = QueuePace()
     for tick in range(1, 101):
         pace.advance(tick > 1, tick)
         pace.count_start()
     assert pace.wait(3) == pytest.approx(3, rel=0.1), "one start a second"
-    pace.advance(False, 1000)
+    pace.advance(False, 101)
     assert pace.wait(3) == pytest.approx(3, rel=0.1), "an empty queue is no slow one"
+    pace.advance(False, 1000)
+    assert pace.wait(3) < 0.1, "an old pace means nothing"
     for tick in range(1001, 1101):
         pace.advance(True, tick)
     assert pace.wait(3) > 40
