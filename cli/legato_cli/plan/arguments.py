@@ -25,7 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     about = "profile of the workers with one degree of parallelism: a JSON file, or the name of a shipped one"
     flags.repeated(parser, "--profile", kind=flags.text("PROFILE"), help=f"{about} (default: the manifest's)")
     whole = partial(flags.whole, "COUNT", 1)
-    add("--gpus", kind=whole(MOST_GPUS), help="most GPUs (or workers without GPUs); the manifest's limits if not given")
+    add("--gpus", kind=whole(MOST_GPUS), help="most GPUs (or ranks without GPUs); the manifest's limits if not given")
     add("--window", kind=flags.DURATION, default=WINDOW, help="length of the busiest part of the trace to simulate")
     add("--jobs", kind=whole(256), help="number of processes (default: one for each processor)")
     add("-o", "--output", kind=flags.FILE, help="write the manifest with the chosen shape to this file")

@@ -1,6 +1,7 @@
 """Estimates of a shape's use on a workload, which narrow the search and explain its result.
 
-They know neither queues nor bursts, so they are lower bounds of what a workload needs.
+They know neither queues nor bursts, so they are lower bounds of what a workload needs (without `engine.speculation`,
+which they do not know either).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from legato_operator.policy import Slo
 from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.planner.shape import PoolLayout, PoolShape
+from legato_simulator.workload.workload import Arrival
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,18 @@ class DegreeEstimate:
         """Share of the compute that prompts take, 0 to 1."""
         return self.prefill / (self.prefill + self.decode)
 
+    @property
+    def _arrivals(self) -> Sequence[Arrival]:
+        return self.context.workload.arrivals
+
     @cached_property
     def first_tokens(self) -> Sequence[tuple[float, int, int]]:
         """Seconds to the first token on an idle worker, uncached and cached tokens of each prompt, slowest first."""
-        arrivals = self.context.workload.arrivals
-        pairs = zip(arrivals, self.context.uncached, strict=True)
-        made = [(self.alone(tokens, each.prompt - tokens), tokens, each.prompt - tokens) for each, tokens in pairs]
-        return sorted(made, reverse=True)
+        pairs = zip(self._arrivals, self.context.uncached, strict=True)
+        parts = [(tokens, each.prompt - tokens) for each, tokens in pairs]
+        return sorted(((self.idle_seconds(*part), *part) for part in parts), reverse=True)
 
-    def alone(self, tokens: int, cached: int = 0) -> float:
+    def idle_seconds(self, tokens: int, cached: int = 0) -> float:
         """Returns the seconds of one prompt on an idle worker, in chunks."""
         steps = -(-tokens // self.chunk)
         return self.context.prefill_seconds(tokens, cached) + (steps - 1) * self.profile.step.per_step
@@ -58,7 +63,7 @@ class DegreeEstimate:
     @property
     def too_long(self) -> int:
         """Number of requests that exceed a worker's memory or `model.maxLength`."""
-        return sum(arrival.prompt + arrival.output > self.longest for arrival in self.context.workload.arrivals)
+        return sum(arrival.prompt + arrival.output > self.longest for arrival in self._arrivals)
 
     def room(self, rows: float) -> tuple[float, int]:
         """Returns the seconds of a step that decodes `rows` sequences, and the prompt tokens that `slo.tpot` leaves."""
@@ -71,17 +76,20 @@ class DegreeEstimate:
         return self._unmet_memory() or self._unmet_tpot() or self._unmet_ttft()
 
     def _unmet_memory(self) -> str | None:
-        count = len(self.context.workload.arrivals)
+        count = len(self._arrivals)
         if self.too_long <= (1 - ATTAINMENT) * count:
             return None
-        longest = max(arrival.prompt + arrival.output for arrival in self.context.workload.arrivals)
+        longest = max(arrival.prompt + arrival.output for arrival in self._arrivals)
         return (
             f"{self.too_long} of {count} requests are longer than the {self.longest} tokens that a worker takes "
             f"(kvTokens of the profile, or model.maxLength); the longest has {longest}"
         )
 
     def _unmet_tpot(self) -> str | None:
-        step, context = self.profile.step, self.context.context
+        if self.profile.acceptance:
+            return None  # drafts may make tokens faster than steps
+        step, contexts = self.profile.step, sorted(each.prompt + each.output / 2 for each in self._arrivals)
+        context = contexts[len(contexts) - 1 - int((1 - ATTAINMENT) * len(contexts))]
         seconds = step.per_step + step.per_row + step.per_context * context
         if seconds <= self.slo.tpot:
             return None

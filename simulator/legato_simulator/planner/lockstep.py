@@ -38,8 +38,16 @@ def batches(simulate: Simulate, jobs: int) -> Iterator[Batch]:
     if jobs <= 1:
         yield partial(map, simulate)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:  # leaves no process behind
-        yield partial(pool.map, simulate)
+    # A fork leaves no process behind and shares the trace, which would otherwise be sent with each trial.
+    with ProcessPoolExecutor(jobs, get_context("fork"), _inherited.append, (simulate,)) as pool:
+        yield partial(pool.map, _simulate)
+
+
+_inherited: list[Simulate] = []  # of the processes that `batches` starts
+
+
+def _simulate(trial: ShapeTrial) -> Result:
+    return _inherited[-1](trial)
 
 
 class Simulations:

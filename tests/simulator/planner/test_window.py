@@ -25,6 +25,12 @@ def test_a_load_changes_times_and_nothing_else():
     assert [each.prompt for each in faster.workload.arrivals] == [each.prompt for each in load.workload.arrivals]
 
 
+def test_a_dense_trace_ends_the_window_earlier(monkeypatch):
+    monkeypatch.setattr(window, "MOST_REQUESTS", 5)
+    load = window.busiest(_busy(100, 50), 10)
+    assert (load.since, load.requests, load.seconds) == (2.0, 5, 4.0)
+
+
 def test_a_short_trace_is_simulated_as_it_is():
     day = _busy(10)
     assert window.busiest(day, 600).workload is day
@@ -33,6 +39,7 @@ def test_a_short_trace_is_simulated_as_it_is():
 @pytest.mark.parametrize(
     ("arrivals", "reason"),
     [
+        ((Arrival(0.0, 10, 10), Arrival(1e4, 90, 10)), "busiest 600 s of odd have requests at a single time"),
         ((Arrival(0.0, 10, 10),), "1 request, and thus no rate"),
         ((Arrival(0.0, 10, 10),) * 3, "3 requests at the same time"),
         ((Arrival(0.0, 10, 1), Arrival(1.0, 10, 1)), "no answer has more than one token"),
