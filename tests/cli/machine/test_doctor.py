@@ -367,7 +367,7 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, legato):
 def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said, tmp_path, monkeypatch, judged):
     monkeypatch.setattr(fit, "lines", lambda *_given: iter(()))
     monkeypatch.setattr(fit, "formats_of", lambda spec, path, gpus: "any")
-    monkeypatch.setattr(fit, "degrees_of", lambda spec, path: "any")
+    monkeypatch.setattr(fit, "degrees", lambda *_given: "any")
     (tmp_path / "generation_config.json").write_text(given)
     ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))
     assert (ended, said in out.partition("Sampling")[2]) == (code, True)
