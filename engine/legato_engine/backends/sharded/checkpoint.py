@@ -60,7 +60,8 @@ class ShardedCheckpoint(Checkpoint):
         try:
             return self._checkpoint.packed_part(name, self.cut(name))
         except ValueError as error:
-            raise UnsupportedFormat(f"{self.path}: tensor {name}: {error}; use fewer ranks") from None
+            ranks = f"{self._rank.count} ranks divide it; use fewer"
+            raise UnsupportedFormat(f"{self.path}: tensor {name}: {error}; {ranks}") from None
 
     def packed_bits(self, name: str) -> float | None:
         return self._checkpoint.packed_bits(name)
