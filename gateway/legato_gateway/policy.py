@@ -79,10 +79,9 @@ def helped_objectives(slo: Objectives, when_late: WhenLate) -> Objectives:
 
 def prompt_work(prompt: int, uncached: int, snapshot: FleetSnapshot) -> int:
     """Returns the uncached tokens of a prompt, as tokens of usual prompts that take as long: a long one costs more."""
-    costs = [
-        w.prefill_cost for w in snapshot.workers if w.prefill_cost is not None and (w.prefills or w.role == "unified")
-    ]
-    return usual_tokens(costs[0], prompt, uncached) if costs else uncached
+    computing = (worker for worker in snapshot.workers if worker.prefills or worker.role == "unified")
+    cost = next((worker.prefill_cost for worker in computing if worker.prefill_cost is not None), None)
+    return uncached if cost is None else usual_tokens(cost, prompt, uncached)
 
 
 def offer(admission: Admission, demand: Demand, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:

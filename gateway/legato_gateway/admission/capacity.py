@@ -20,14 +20,14 @@ class Capacity:
     """
 
     def __init__(self, snapshot: FleetSnapshot, limits: AdmissionLimits, queued_tokens: int = 0) -> None:
-        """`queued_tokens` are prompt tokens queued in the gateway."""
+        """`queued_tokens` are prompt tokens queued in the gateway, long prompts by their cost."""
         present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
         usable = [worker for worker in present if not worker.broken] or present
         # Prompts queue on new workers of a canary only by their share, so the old ones decide about admission.
         usable = [worker for worker in usable if not worker.new_revision] or usable
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
         self._step_limit = limits.refuse_beyond.tpot if limits.refuse_beyond else inf
-        self._usual_step = scorers.usual_step(snapshot)
+        self._usual_step = scorers.usual_step(snapshot) if limits.refuse_beyond else 0.0
         self._prompts = PromptQueues(usable, snapshot, limits, queued_tokens)
         self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet
 
@@ -86,18 +86,17 @@ class Capacity:
 
     def _keeps_up(self, worker: WorkerView, need: Need) -> bool:
         """True if the worker would start it immediately, in steps that meet the objective; always if it is idle."""
-        rows, reported = worker.in_flight, worker.in_flight - worker.pending_sequences
-        if self._step_limit == inf or not rows:
+        if self._step_limit == inf or not worker.in_flight:
             return True
-        growth = worker.growth_blocks / max(1, reported)  # of a sequence
+        growth = worker.growth_blocks / max(1, worker.in_flight - worker.pending_sequences)  # of a sequence
         room = worker.room - worker.asked_blocks - worker.growth_blocks - growth * worker.pending_sequences
         return filters.wanted(worker, need, 0) + growth <= room and self._steps_in_time(worker, need)
 
     def _steps_in_time(self, worker: WorkerView, need: Need) -> bool:
-        rows = worker.in_flight
-        if self._step_limit == inf or not rows:
+        rows = worker.in_flight + 1
+        if self._step_limit == inf or rows == 1:
             return True
-        return scorers.step_seconds(worker, rows + 1, need.tokens, self._usual_step) <= self._step_limit
+        return scorers.step_seconds(worker, rows, need.tokens, self._usual_step) <= self._step_limit
 
     def _room(self) -> int:
         """Returns a bound on uncached tokens that fit anywhere: a quick test for long queues."""

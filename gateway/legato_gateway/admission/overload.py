@@ -73,12 +73,12 @@ class OverloadGuard:
         self.pace = QueuePace()
         self.retries = RetryTimes()
 
-    def check(self, ticket: Ticket, capacity: Capacity, queued: int, tokens: float, now: float) -> Refuse | None:
-        """Refuses `ticket` if it would be late after `queued` requests with `tokens`, which would start before it."""
+    def check(self, ticket: Ticket, capacity: Capacity, queued: int, cost: float, now: float) -> Refuse | None:
+        """Refuses `ticket` if it would be late after `queued` requests with this `cost`, which start before it."""
         if self._objectives is None:
             return None
         need = ticket.need
-        wait, own = capacity.prompt_wait(tokens, ticket.uncached), capacity.own_seconds(need, ticket.uncached)
+        wait, own = capacity.prompt_wait(cost, ticket.uncached), capacity.own_seconds(need, ticket.uncached)
         if queued or not capacity.fits(need, ticket.uncached, ticket.matches):
             if capacity.obstacle(need, ticket.matches) == "no_worker":
                 return None  # it waits for workers that start

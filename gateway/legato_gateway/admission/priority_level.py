@@ -68,8 +68,9 @@ class PriorityLevel:
         self.last_served = last_served
         self.tenants: dict[str, list[Place]] = {}
         self.order = TenantOrder()  # of these tenants
-        self.tokens: Counter[str] = Counter()  # cost, by tenant
-        self.total = 0  # of all tenants
+        self.tokens: Counter[str] = Counter()  # uncached, by tenant
+        self.cost: Counter[str] = Counter()  # by tenant
+        self.total = 0  # cost of all tenants
 
     @property
     def first(self) -> Ticket:
@@ -82,24 +83,26 @@ class PriorityLevel:
             yield from islice(filter(startable, (place.ticket for place in self.tenants[tenant])), most)
 
     def add(self, place: Place, counter: float) -> None:
-        tenant, tokens = place.ticket.tenant, place.ticket.cost
+        tenant, ticket = place.ticket.tenant, place.ticket
         insort(self.tenants.setdefault(tenant, []), place)
         self.order.put(tenant, counter)
-        self.tokens[tenant] += tokens
-        self.total += tokens
+        self.tokens[tenant] += ticket.uncached
+        self.cost[tenant] += ticket.cost
+        self.total += ticket.cost
 
     def remove(self, place: Place) -> None:
-        tenant, tokens = place.ticket.tenant, place.ticket.cost
+        tenant, ticket = place.ticket.tenant, place.ticket
         places = self.tenants[tenant]
         del places[bisect_left(places, place)]
-        self.tokens[tenant] -= tokens
-        self.total -= tokens
+        self.tokens[tenant] -= ticket.uncached
+        self.cost[tenant] -= ticket.cost
+        self.total -= ticket.cost
         if not places:
-            del self.tenants[tenant], self.tokens[tenant]
+            del self.tenants[tenant], self.tokens[tenant], self.cost[tenant]
             self.order.discard(tenant)
 
-    def tokens_before(self, place: Place, counter: float, counters: TenantCounters) -> int:
-        """Returns the tokens here that start before `place`, whose tenant has this `counter`, with fair sharing."""
+    def cost_before(self, place: Place, counter: float, counters: TenantCounters) -> int:
+        """Returns the cost here that starts before `place`, whose tenant has this `counter`, with fair sharing."""
         tenant = place.ticket.tenant
         places = self.tenants.get(tenant, [])
         before: float = sum(each.ticket.cost for each in places[: bisect_left(places, place)])
@@ -108,7 +111,7 @@ class PriorityLevel:
             if counters[other] >= counter:
                 break  # and all after it
             if other != tenant:
-                before += min(self.tokens[other], counter - counters[other])
+                before += min(self.cost[other], counter - counters[other])
         return int(before)
 
     def check_integrity(self, counters: TenantCounters) -> None:
@@ -118,5 +121,6 @@ class PriorityLevel:
         for tenant, places in self.tenants.items():
             assert places, "an empty queue is kept"
             assert places == sorted(places), "tickets are out of order"
-            assert self.tokens[tenant] == sum(p.ticket.cost for p in places), "a tenant's tokens are miscounted"
-        assert self.total == sum(self.tokens.values()), "tokens are miscounted"
+            assert self.tokens[tenant] == sum(p.ticket.uncached for p in places), "a tenant's tokens are miscounted"
+            assert self.cost[tenant] == sum(p.ticket.cost for p in places), "a tenant's cost is miscounted"
+        assert self.total == sum(self.cost.values()), "the cost is miscounted"

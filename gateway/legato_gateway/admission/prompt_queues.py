@@ -29,22 +29,22 @@ class PromptQueues:
         self._backlog_seconds = limits.backlog_seconds
         self._min_backlog = limits.min_backlog_tokens / max(1, len(self._rates))
         self._spare: dict[str, float] = {}  # tokens per second, of decode workers that help
-        goal = limits.objectives
-        step = scorers.usual_step(snapshot)
+        goal, refuse = limits.objectives, limits.refuse_beyond
+        late = goal is not None and self.seconds(queued_tokens) > goal.ttft
 
-        def shared(worker: WorkerView, tpot: float) -> float:
-            return (worker.prefill_rate or usual) * scorers.prompt_share(worker, tpot, step)
+        def shared(workers: Sequence[WorkerView], tpot: float) -> dict[str, float]:
+            step = scorers.usual_step(snapshot)
+            return {w.name: (w.prefill_rate or usual) * scorers.prompt_share(w, tpot, step) for w in workers}
 
-        spare = {}
-        if prefillers and goal is not None:
-            spare = {worker.name: shared(worker, goal.tpot) for worker in usable if worker.role == "decode"}
-            spare = {name: rate for name, rate in spare.items() if rate > 0}
-            if self.seconds(queued_tokens) > goal.ttft:
-                self._spare = spare
+        spare: dict[str, float] = {}
+        if prefillers and goal is not None and (late or refuse is not None):
+            rates = shared([worker for worker in usable if worker.role == "decode"], goal.tpot)
+            spare = {name: rate for name, rate in rates.items() if rate > 0}
+            self._spare = spare if late else {}
         self._effective = self._rates | spare  # of workers that also decode: in the time that steps leave
-        if limits.refuse_beyond is not None and not prefillers:
-            tpot = limits.refuse_beyond.tpot
-            self._effective = {w.name: max(shared(w, tpot), SLOWEST * self._rates[w.name]) for w in usable}
+        if refuse is not None and not prefillers:
+            rates = shared(usable, refuse.tpot)
+            self._effective = {name: max(rates[name], SLOWEST * rate) for name, rate in self._rates.items()}
         self._costs = [worker.prefill_cost for worker in prefillers or usable]
 
     @property

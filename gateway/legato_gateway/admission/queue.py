@@ -167,6 +167,11 @@ class Admission:
         """Uncached prompt tokens of queued requests: the gateway's part of the queue tokens."""
         return self._tickets.tokens
 
+    @property
+    def queued_cost(self) -> int:
+        """The tokens of usual prompts that take as long as those of queued requests."""
+        return self._tickets.cost
+
     def alternating_tenants(self, tenant: str) -> int:
         """Returns the number of tenants whose prompts workers alternate between, if `tenant` has no other prompt there
         than the one that starts now; else 0."""
@@ -190,7 +195,7 @@ class Admission:
     # ── refusing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _capacity(self, snapshot: FleetSnapshot) -> Capacity:
-        return Capacity(snapshot, self._limits, self._tickets.tokens)
+        return Capacity(snapshot, self._limits, self._tickets.cost)
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
         """Refuses a tenant over its quota. Its queued tokens count as started: a full fleet does not extend a quota."""
@@ -210,9 +215,9 @@ class Admission:
         if why := capacity.never_takes(ticket.need):
             return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
-        if capacity.seconds(self._tickets.tokens + ticket.cost) <= left:
+        if capacity.seconds(self._tickets.cost + ticket.cost) <= left:
             return None  # in whatever order the queued ones start
-        wait = capacity.seconds(self._tickets.tokens_before(ticket, self._counters, now) + ticket.cost)
+        wait = capacity.seconds(self._tickets.cost_before(ticket, self._counters, now) + ticket.cost)
         if wait <= left:
             return None
         text = f"the first token is about {wait:.1f} s away, beyond the deadline in {max(0.0, left):.1f} s"
@@ -222,9 +227,9 @@ class Admission:
         """Refuses a request that would miss the objective for the first token, if the policy is to refuse it."""
         if self._limits.refuse_beyond is None:
             return None
-        queued, tokens = len(self._tickets), self._tickets.tokens
-        before = self._tickets.tokens_before(ticket, self._counters, now) if tokens else 0
-        return self._overload.check(ticket, capacity, round(queued * before / max(1, tokens)), before, now)
+        queued, cost = len(self._tickets), self._tickets.cost
+        before = self._tickets.cost_before(ticket, self._counters, now) if cost else 0
+        return self._overload.check(ticket, capacity, round(queued * before / max(1, cost)), before, now)
 
     def _retry_after(self, least: float, ticket: Ticket, capacity: Capacity, now: float) -> float:
         """Returns when to retry: at least 1 s from now, and after the work of clients that were refused before."""
@@ -236,10 +241,10 @@ class Admission:
 
     def _queue_full(self, ticket: Ticket, capacity: Capacity, now: float) -> Refuse | None:
         limits, tickets = self._limits, self._tickets
-        if len(tickets) < limits.max_queued and tickets.tokens + ticket.cost <= limits.max_queued_tokens:
+        if len(tickets) < limits.max_queued and tickets.tokens + ticket.uncached <= limits.max_queued_tokens:
             return None
         text = f"{len(tickets)} requests with {tickets.tokens} prompt tokens are waiting already"
-        return Refuse(QUEUE_FULL, text, self._retry_after(capacity.seconds(tickets.tokens), ticket, capacity, now))
+        return Refuse(QUEUE_FULL, text, self._retry_after(capacity.seconds(tickets.cost), ticket, capacity, now))
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────
 

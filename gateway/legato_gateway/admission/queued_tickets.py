@@ -21,7 +21,8 @@ class QueuedTickets:
         self._shares = PriorityShares()
         self._waiting = TenantOrder()  # tenants with queued tickets, of any priority
         self._places: dict[str, Place] = {}
-        self.tokens = 0  # cost of all tickets
+        self.tokens = 0  # uncached, of all tickets
+        self.cost = 0  # of all tickets
 
     def __len__(self) -> int:
         return len(self._places)
@@ -50,7 +51,8 @@ class QueuedTickets:
             level = self._levels[ticket.priority] = PriorityLevel(place.number)
         level.add(place, counter)
         self._waiting.put(ticket.tenant, counter)
-        self.tokens += ticket.cost
+        self.tokens += ticket.uncached
+        self.cost += ticket.cost
 
     def remove(self, ticket: Ticket) -> None:
         """Removes a ticket. Raises KeyError if it is not queued."""
@@ -60,7 +62,8 @@ class QueuedTickets:
             del self._levels[ticket.priority]
         if not any(ticket.tenant in other.tenants for other in self._levels.values()):
             self._waiting.discard(ticket.tenant)
-        self.tokens -= ticket.cost
+        self.tokens -= ticket.uncached
+        self.cost -= ticket.cost
 
     def started(self, ticket: Ticket) -> None:
         """Charges the ticket's level and removes it, as it starts."""
@@ -98,17 +101,16 @@ class QueuedTickets:
 
     def tenant_tokens(self, tenant: str) -> int:
         """Returns the uncached tokens of one tenant."""
-        places = (place for level in self._levels.values() for place in level.tenants.get(tenant, ()))
-        return sum(place.ticket.uncached for place in places)
+        return sum(level.tokens.get(tenant, 0) for level in self._levels.values())
 
-    def tokens_before(self, ticket: Ticket, counters: TenantCounters, now: float) -> int:
-        """Estimates the tokens that start before `ticket`, from shares and counters."""
+    def cost_before(self, ticket: Ticket, counters: TenantCounters, now: float) -> int:
+        """Estimates the cost that starts before `ticket`, from shares and counters."""
         priorities = sorted({*self._levels, ticket.priority}, reverse=True)
         rank = min(priorities.index(ticket.priority), RANKS - 1)
         before = 0
         if (level := self._levels.get(ticket.priority)) is not None:
             counter = counters.lifted(ticket.tenant, self._waiting.least)
-            before = level.tokens_before(self._place(ticket, now), counter, counters)
+            before = level.cost_before(self._place(ticket, now), counter, counters)
         others = [self._levels[p].total for p in priorities[rank:] if p != ticket.priority]
         before += sum(min(total, before) for total in others) if rank == RANKS - 1 else 0
         for above in reversed(range(rank)):
@@ -123,7 +125,8 @@ class QueuedTickets:
         queued = [p for level in self._levels.values() for places in level.tenants.values() for p in places]
         assert {place.ticket.id: place for place in queued} == self._places, "tickets and queues differ"
         assert len(queued) == len(self), "a ticket is queued twice"
-        assert sum(place.ticket.cost for place in queued) == self.tokens, "queued tokens are miscounted"
+        assert sum(place.ticket.uncached for place in queued) == self.tokens, "queued tokens are miscounted"
+        assert sum(place.ticket.cost for place in queued) == self.cost, "the queued cost is miscounted"
         assert set(self._waiting) == {place.ticket.tenant for place in queued}, "waiting tenants are miscounted"
         assert self._waiting.least == min((counters[t] for t in self._waiting), default=None), "not the least"
         for level in self._levels.values():

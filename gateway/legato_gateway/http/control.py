@@ -57,21 +57,8 @@ def create(
     async def get_state(_request: Request) -> Response:
         return Response(encode(state()), media_type="application/json")
 
-    async def change_canary(request: Request) -> Response:
-        try:
-            set_canary(canary.decode(await request.body()) if request.method == "PUT" else None)
-        except canary.BadCanary as error:
-            return JSONResponse({"error": f"not a canary: {error}"}, 400)
-        return Response(status_code=204)
-
-    own = Starlette(
-        routes=[
-            Route(DEMAND_PATH, get_demand),
-            Route("/state", get_state),
-            Route(CANARY_PATH, change_canary, methods=["PUT", "DELETE"]),
-            *routes.routes(ui),
-        ]
-    )
+    reading = [Route(DEMAND_PATH, get_demand), Route("/state", get_state)]
+    own = Starlette(routes=[*reading, _canary_route(set_canary), *routes.routes(ui)])
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
@@ -86,6 +73,17 @@ def create(
             await own(scope, receive, send)
 
     return guarded
+
+
+def _canary_route(set_canary: Callable[[Canary | None], None]) -> Route:
+    async def change(request: Request) -> Response:
+        try:
+            set_canary(canary.decode(await request.body()) if request.method == "PUT" else None)
+        except canary.BadCanary as error:
+            return JSONResponse({"error": f"not a canary: {error}"}, 400)
+        return Response(status_code=204)
+
+    return Route(CANARY_PATH, change, methods=["PUT", "DELETE"])
 
 
 class ByPort:

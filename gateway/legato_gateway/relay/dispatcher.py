@@ -88,7 +88,7 @@ class SubRequestDispatcher:
             request.adapter,
             sub.adapter_digest if output else "",
             0.0 if output else self._clock() - sub.generation.timing.arrived,
-            self._admission.queued_tokens,
+            self._admission.queued_cost,
             0 if output else self._admission.alternating_tenants(request.tenant),
             sub.recompute,
         )

@@ -28,7 +28,7 @@ class Need:
     adapter: str = ""  # name of its adapter
     digest: str = ""  # of that adapter, when a sequence with output continues
     waited: float = 0.0  # seconds since it arrived; 0 once it has a token
-    behind: int = 0  # uncached prompt tokens of requests queued in the gateway, which start after it
+    behind: int = 0  # uncached prompt tokens queued in the gateway, which start after it; long prompts by their cost
     tenants: int = 0  # tenants whose prompts workers alternate between, if it is the only one of its tenant; else 0
     local: bool = False  # without a prefill worker: after a failed hand-off if the policy says so, or for a migration
     new_revision: bool | None = None  # of its workers, while a canary runs; None: either

@@ -132,6 +132,14 @@ def test_long_prompts_cost_what_they_take(prompt, uncached, tokens):
     assert usual_tokens(COST, prompt, uncached) == pytest.approx(tokens, rel=0.01)
 
 
+def test_a_queue_is_full_by_its_tokens_and_not_by_their_cost():
+    long = replace(ticket("long", tokens=900, deadline=1e9), work=5000)
+    queue = held(long, limits=AdmissionLimits(max_queued_tokens=1000))
+    assert (queue.queued_tokens, queue.queued_cost) == (900, 5000)
+    assert isinstance(queue.offer(ticket("short", tokens=100, deadline=1e9), unified(free_blocks=0), 0), Hold)
+    queue.check_integrity()
+
+
 def test_a_tenant_is_charged_for_the_work_of_its_prompts():
     tickets = [replace(ticket(f"a{i}", "a"), work=300) for i in range(2)] + [ticket(f"b{i}", "b") for i in range(4)]
     queue, order = held(*tickets), list[str]()

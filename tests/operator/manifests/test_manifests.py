@@ -105,7 +105,7 @@ def test_one_gguf_file_of_a_repository_is_downloaded_and_gateways_get_its_header
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "flags"),
     [
         ({}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
         ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait", "--slo-tpot=50ms"]),
@@ -120,13 +120,13 @@ def test_one_gguf_file_of_a_repository_is_downloaded_and_gateways_get_its_header
         ({"scaling": {"decode": {"max": 1}}}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
     ],
 )
-def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_workers_or_each_other(build, spec, told):
+def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_workers_or_each_other(build, spec, flags):
     """The pools' bounds do not matter, as a change would replace the gateways. Gateways with an image of the version
     before do not know these flags, and start without them if decode workers only help each other."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
     assert [
-        flag for flag in container["args"] if flag.startswith(("--slo", "--when-late", "--when-prefill-busy"))
-    ] == told
+        each for each in container["args"] if each.startswith(("--slo", "--when-late", "--when-prefill-busy"))
+    ] == flags
 
 
 LOST = "node.kubernetes.io/unreachable"

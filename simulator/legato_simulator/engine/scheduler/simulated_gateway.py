@@ -197,7 +197,7 @@ class SimulatedGateway:
         """Sends a request to workers, or lets it wait for one."""
         snapshot = self._fleet.snapshot()
         tenants = 0 if request.made else self._admission.alternating_tenants(request.tenant)
-        queued = self._admission.queued_tokens
+        queued = self._admission.queued_cost
         need = replace(request.need(), waited=self._waited(request), behind=queued, tenants=tenants)
         predicted = self._predicted.match(request.hashes, self._time.now)
         soon = {worker: blocks for (worker, _), blocks in predicted.items()}
