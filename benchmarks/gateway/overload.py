@@ -2,7 +2,7 @@
 
     python benchmarks/gateway/overload.py -f benchmarks/manifests/overload-paced.yaml --rate 6 --json ../overload.json
     python benchmarks/gateway/overload.py -f benchmarks/manifests/overload.yaml --rate 3 \\
-        --vllm-bench '/tmp/peers/vllm/bin/vllm bench serve --tokenizer FOLDER'
+        --vllm-bench 'vllm bench serve --tokenizer FOLDER'
 
 Starts `legato up` once for each policy of `--when-late` and sends an open loop (Poisson) at multiples of `--rate`, the
 sustainable rate. Goodput are requests that met the manifest's `slo`, per second of arrivals; a time-out is a request

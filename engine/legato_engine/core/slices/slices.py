@@ -83,9 +83,13 @@ class SharedCores:
     """
 
     def __init__(
-        self, folder: Path, threads: int, cores: int, clock: Callable[[], float],
+        self,
+        folder: Path,
+        threads: int,
+        cores: int,
+        clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._table = SliceTable(folder, min(threads, cores))
         self._cores = cores
         self._clock, self._sleep = clock, sleep
