@@ -169,7 +169,7 @@ class Admission:
 
     @property
     def queued_cost(self) -> int:
-        """The tokens of usual prompts that take as long as those of queued requests."""
+        """The tokens of usual prompts that take as long as the queued ones."""
         return self._tickets.cost
 
     def alternating_tenants(self, tenant: str) -> int:
