@@ -44,7 +44,7 @@ class _Killed(SystemExit):
 
 @dataclass
 class Fate:
-    """What happens to a rank after this many further messages and sums."""
+    """The end or the pause of a rank after this many further messages and sums."""
 
     rank: int
     after: int

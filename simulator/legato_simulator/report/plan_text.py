@@ -73,8 +73,9 @@ def _answer(plan: ShapePlan) -> str:
     chosen, shape = plan.chosen, plan.chosen.shape
     pools = "One pool" if shape.layout.unified else "Separate pools"
     return (
-        f"{pools}: {shape.workers} ({_count(shape.gpus, 'GPU')}) is the smallest shape that serves this workload, with "
-        f"{plan.goodput(chosen):.3f} good requests/s per GPU. It would serve up to {_load(chosen)} this rate."
+        f"{pools}: {shape.workers} ({_count(shape.gpus, 'GPU')}) serves this workload with the fewest GPUs of all "
+        f"simulated shapes, and {plan.goodput(chosen):.3f} good requests/s per GPU. It would serve up to "
+        f"{_load(chosen)} this rate."
     )
 
 

@@ -39,8 +39,10 @@ def check_codes(checkpoint: Checkpoint, chosen: Formats, degree: int) -> None:
 
 
 def _undivided_codes(checkpoint: Checkpoint, chosen: Formats, degree: int) -> str:
-    """Of processors, kernels need multiples of 32 inputs, which is the size of their largest groups: they divide all
-    codes that they multiply."""
+    """Returns the reason why a GPU's ranks cannot divide the codes of a weight; empty if they can.
+
+    On processors they always can: kernels need multiples of 32 inputs, which is the size of their largest groups.
+    """
     if degree == 1 or chosen.backend != "cuda":
         return ""
     part = ShardedCheckpoint(checkpoint, Rank(0, degree))
