@@ -31,6 +31,13 @@ SHARING = {
     "tests/gateway/tokenizer/": "tokenizer by transformers",
     "tests/engine/test_first_example.py": "SmolLM2",
     "tests/engine/test_oracle.py": "SmolLM2",
+    "tests/operator/kubernetes/test_release.py": "API servers of its own",
+    "tests/operator/kubernetes/test_rights.py": "another API server of its own",
+    "tests/operator/kubernetes/": "controlled",
+    "tests/operator/api/": "api_server",
+    "tests/operator/manifests/test_rdma.py": "api_server",
+    "tests/operator/test_cluster_conformance.py": "api_server",
+    "tests/operator/test_golden.py": "api_server",
 }
 
 # Some images ask for no bytecode. Each process would then compile what it imports of this project, and rewrite the
@@ -104,7 +111,7 @@ def no_process_is_left() -> Iterator[None]:
     """Whatever a test started has ended, at the latest a moment after the last one."""
     os.environ[MARK] = session = secrets.token_hex(8)
     yield
-    _, left = psutil.wait_procs([p for p in psutil.process_iter() if _session(p) == session], timeout=5)
+    _, left = psutil.wait_procs([p for p in psutil.process_iter() if _session(p) == session], timeout=30)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

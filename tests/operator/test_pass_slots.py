@@ -54,7 +54,7 @@ async def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
     assert most == 3
     assert not busy
     for _ in range(3):  # all three are there to be had
-        await asyncio.wait_for(slots.acquire(urgent=True).__aenter__(), 1)
+        await asyncio.wait_for(slots.acquire(urgent=True).__aenter__(), 60)
 
 
 async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
@@ -70,5 +70,5 @@ async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
     await asyncio.sleep(0)
     await first.__aexit__(None, None, None)
     given_up.cancel()
-    await asyncio.wait_for(other, 1)
+    await asyncio.wait_for(other, 60)
     assert done == ["other"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(condition: Callable[[], Any], *wanted: Any, seconds: float = 90.0, every: float = 0.05) -> None:
+async def until(condition: Callable[[], Any], *wanted: Any, seconds: float = 300.0, every: float = 0.05) -> None:
     """Waits until `condition`, a function or an async one, holds, or gives the value that is wanted.
 
     Raises TimeoutError after `seconds`.

@@ -36,7 +36,7 @@ class Process:
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", method=method)
         request.add_header("Authorization", f"Bearer {TOKEN}")
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

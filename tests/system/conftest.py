@@ -286,7 +286,7 @@ class Service:
             self.process.send_signal(signal.SIGINT)
         try:
             assert self.process.wait(PATIENCE) == 0, self.log()[-4000:]
-            _, alive = psutil.wait_procs(tree, timeout=10)
+            _, alive = psutil.wait_procs(tree, timeout=60)
             assert not alive, f"left behind: {alive}"
         finally:
             for process in (*tree, psutil.Process()):

@@ -12,5 +12,5 @@ def test_nothing_survives_the_death_of_legato_up(service: Any, shared: Any) -> N
     assert len(tree) >= 5  # gateway, and two workers of a server and a core
     service.process.send_signal(signal.SIGKILL)
     service.process.wait()
-    _, alive = psutil.wait_procs(tree, timeout=10)
+    _, alive = psutil.wait_procs(tree, timeout=60)
     assert not alive

@@ -46,7 +46,7 @@ async def _until_interrupted(path, out, before):
             await asyncio.sleep(0)
         await asyncio.to_thread(before)
         os.kill(os.getpid(), signal.SIGINT)
-        assert await asyncio.wait_for(task, 20) == 0
+        assert await asyncio.wait_for(task, 60) == 0
     assert controller.ended, "what it uses is closed after it"
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -56,7 +56,7 @@ def run(path=up.QUICKSTART, before=lambda: None):
     out = io.StringIO()
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(_until_interrupted(path, out, before))
-        loop.run_until_complete(asyncio.wait_for(loop.shutdown_default_executor(), 20))  # as `asyncio.run` does
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_default_executor(), 60))  # as `asyncio.run` does
     return out.getvalue()
 
 

@@ -26,7 +26,7 @@ from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Generate, Greeting, Hello, Sequence
 
 TOKEN = "a secret"
-PATIENCE = 10.0
+PATIENCE = 60.0
 VOCABULARY = 100
 
 

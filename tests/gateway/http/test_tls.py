@@ -83,7 +83,7 @@ async def serving(
 ) -> AsyncIterator[Serving]:
     made = Serving(certificate or PublicCertificate(files.certificate, files.key), limits or ConnectionLimits())
     made.server.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         try:
             yield made
         finally:

@@ -34,7 +34,7 @@ async def _outcome(lab, trust, *, served=None, tls=True, strict=False):
     listener = Mock()
     listener.greeted.side_effect = lambda *_: end("greeted")
     listener.disconnected.side_effect = lambda _, reason: end(reason)
-    async with asyncio.timeout(20), serve(talk, "127.0.0.1", 0, ssl=served) as server:
+    async with asyncio.timeout(90), serve(talk, "127.0.0.1", 0, ssl=served) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         address = WorkerAddress("u0", f"127.0.0.1:{port}", tls)
         opened = opener("g", ServiceTokens("secret"), LIMITS, trust, strict)(address, listener)

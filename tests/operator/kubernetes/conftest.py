@@ -30,12 +30,12 @@ CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 PAUSE = 0.1  # seconds between questions, which take most of the processor time of an API server
 QUICK = main.Timings(
-    terms=Terms(duration=3, renew_within=2.0, retry=0.2),
-    claims=Terms(duration=3, renew_within=2.0, retry=0.2),
+    terms=Terms(duration=6, renew_within=5.0, retry=0.2),
+    claims=Terms(duration=6, renew_within=5.0, retry=0.2),
     audit=2.0,
     retries=Retries(first=0.05, longest=0.5),
-    read=5.0,
-    silence=4.0,
+    read=10.0,
+    silence=8.0,
 )
 
 
@@ -267,7 +267,7 @@ class Space:
             return {}
         return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
-    async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 90) -> None:
+    async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 300) -> None:
         """Waits until it holds, or gives what is wanted."""
         await waiting.until(condition, *wanted, seconds=seconds, every=PAUSE)
 

@@ -8,7 +8,7 @@ from legato_operator.kubernetes.leases.claims import CLAIM, TAKEN, NamespaceClai
 from legato_operator.kubernetes.leases.lease import Terms
 
 READS = ("get", "list", "list_metadata")
-TERMS = Terms(duration=1, renew_within=0.6, retry=0.05)
+TERMS = Terms(duration=3, renew_within=2.5, retry=0.05)
 
 
 async def test_second_release_over_a_namespace_says_so_and_follows_when_the_first_is_gone(s, build):

@@ -39,7 +39,7 @@ def store():
 async def events(store):
     made = Events(store, "one", most_waiting=8)
     task = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         yield made
     assert not task.done()
     task.cancel()

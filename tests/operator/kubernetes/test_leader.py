@@ -12,7 +12,7 @@ from legato_operator.kubernetes.leases.leader import Leader
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE
 
-TERMS = Terms(duration=1, renew_within=0.7, retry=0.05)
+TERMS = Terms(duration=3, renew_within=2.5, retry=0.05)
 
 
 async def _idle():
@@ -57,12 +57,12 @@ async def test_work_begins_with_the_lease_and_ends_with_it(s):
             working.clear()
 
     task = asyncio.create_task(leader.lead(work))
-    await asyncio.wait_for(working.wait(), 30)
+    await asyncio.wait_for(working.wait(), 90)
     await s.hold_lease(holderIdentity="other", leaseDurationSeconds=3600)
     await waiting.until(lambda: not working.is_set())
     assert not leader.holds()
     await s.cluster.delete(s.ref(LEASE, "Lease"))
-    await asyncio.wait_for(working.wait(), 30)
+    await asyncio.wait_for(working.wait(), 90)
     await _end(task)
     assert "holderIdentity" not in await s.lease()
 

@@ -81,7 +81,7 @@ def audits(around, dog):
 
     async def wait(count):
         wanted = around.audits + count
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while around.audits < wanted:  # noqa: ASYNC110 - a count
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.001)

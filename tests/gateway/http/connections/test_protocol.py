@@ -57,9 +57,9 @@ async def talk(data: bytes, then: bytes = b"") -> bytes:
     async with connected(reading) as (reader, writer):
         writer.write(data)
         if then:
-            await asyncio.wait_for(reading.wait(), 10)
+            await asyncio.wait_for(reading.wait(), 60)
             writer.write(then)
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
 
 
 class Slow:
@@ -85,11 +85,11 @@ async def test_an_idle_connection_lives_for_longer_than_clients_keep_theirs():
     async with connected(asyncio.Event()) as (reader, writer):
         for patience in (DEFAULT_CONNECTION_LIMITS.keepalive_expiry, httpx.Limits().keepalive_expiry, 60.0, 600.0):
             writer.write(EMPTY)
-            assert await asyncio.wait_for(reader.readuntil(b"content-length"), 10)
+            assert await asyncio.wait_for(reader.readuntil(b"content-length"), 60)
             await passing.by(patience)
             assert not reader.at_eof()
         await passing.by(1000.0)
-        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"content-length")
+        assert (await asyncio.wait_for(reader.read(), 60)).endswith(b"content-length")
 
 
 @pytest.mark.parametrize("lines", [b"x: " + b"y" * (MAX_HEAD_BYTES + 10), b"x: y\r\n" * (MAX_HEAD_BYTES // 6 + 10)])
@@ -136,7 +136,7 @@ async def test_an_offer_of_another_protocol_is_declined_and_the_connection_stays
         for at in range(0, len(data), size):
             writer.write(data[at : at + size])
             await asyncio.sleep(0)
-        answers = await asyncio.wait_for(reader.read(), 10)
+        answers = await asyncio.wait_for(reader.read(), 60)
     assert answers.count(b"200 OK") == 3
     assert bodies == [b"" if offer == "no body" else b"abc"] * 2 + [b"end"]
 
@@ -176,7 +176,7 @@ async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent, answe
         connection[1].write(b"o" if sent.endswith(b"host") else b"")  # a byte now and then does not help
         await arrived(connection)
         await passing.by(1)
-        answer = await asyncio.wait_for(connection[0].read(), 10)
+        answer = await asyncio.wait_for(connection[0].read(), 60)
         assert (answer[:12], answer.count(b"HTTP/1.1")) == (answered, bool(answered))
     assert (places.open, counted) == (0, {LATE_HEAD: 1})
 
@@ -186,7 +186,7 @@ async def test_what_cannot_be_answered_behind_other_requests_ends_the_connection
     (places, counted), app = counting(), Slow()
     async with connected(asyncio.Event(), places, app) as connection:
         connection[1].write(EMPTY + more)
-        assert await asyncio.wait_for(connection[0].read(), 10) == b""
+        assert await asyncio.wait_for(connection[0].read(), 60) == b""
     assert counted == Counter({PIPELINED: 1} if more == EMPTY * 100 else {})
     app.go_on.set()
 
@@ -194,7 +194,7 @@ async def test_what_cannot_be_answered_behind_other_requests_ends_the_connection
 async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back():
     places = Connections(ConnectionLimits(most=0))
     async with connected(asyncio.Event(), places) as (reader, _):
-        head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+        head, _, body = (await asyncio.wait_for(reader.read(), 60)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503")
     assert b"retry-after: " in head
     assert b"x-legato-drop-reason: connections_full" in head
@@ -217,7 +217,7 @@ async def test_an_answered_connection_ends_for_idleness(rest, size):
         if size:
             connection[1].transport.pause_reading()
         connection[1].write(START + (b"content-length: 4\r\n\r\nab" if rest else b"content-length: 0\r\n\r\n"))
-        await asyncio.wait_for(answered.wait(), 10)
+        await asyncio.wait_for(answered.wait(), 60)
         connection[1].write(rest)
         await arrived(connection)
         await passing.by(LIMITS.idle - 1)
@@ -227,7 +227,7 @@ async def test_an_answered_connection_ends_for_idleness(rest, size):
             assert places.open == 1
             await passing.by(protocol.LAST_FLUSH)
         else:
-            assert b"413" in await asyncio.wait_for(connection[0].read(), 10)
+            assert b"413" in await asyncio.wait_for(connection[0].read(), 60)
         assert places.open == 0
 
 

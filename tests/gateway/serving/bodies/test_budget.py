@@ -57,16 +57,16 @@ async def test_bodies_that_do_not_fit_are_refused_and_later_taken(gateway):
     running = asyncio.create_task(first.run(gateway.app))
     while gateway.budget.used < 2 * len(padding):  # noqa: ASYNC110 – nothing announces it
         await asyncio.sleep(0)
-    await asyncio.wait_for(refused.run(gateway.app), 10)
+    await asyncio.wait_for(refused.run(gateway.app), 60)
     assert (refused.status, refused.error) == (503, "overloaded")
     assert refused.headers[b"x-legato-drop-reason"] == BODIES_FULL.encode()
     assert int(refused.headers[b"retry-after"]) >= 1
     assert (await gateway.complete()).status_code == 200  # a small one
 
     first.messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     assert (first.status, gateway.budget.used) == (200, 0)
-    await asyncio.wait_for(again.run(gateway.app), 10)
+    await asyncio.wait_for(again.run(gateway.app), 60)
     assert again.status == 200
 
 

@@ -148,7 +148,7 @@ async def test_slots_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed
             assert sum(slot.held for slot in bodies) <= 2
     for event in over.values():
         event.set()
-    await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 10)
+    await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 60)
     assert not any(slot.held for slot in bodies)
     assert got == [number for number in asked if number in got], "first come, first served"
     assert set(running) <= set(got)
