@@ -27,6 +27,16 @@ class AdapterState:
 
 
 @dataclass(frozen=True)
+class KVFormat:
+    """A worker's KV: workers exchange it if `revision` is equal. The other fields are parts of it for people."""
+
+    revision: str
+    weights: str  # fingerprint
+    layout: str
+    formats: str  # name of the number formats
+
+
+@dataclass(frozen=True)
 class WorkerState:
     """A worker's report on its control port."""
 
@@ -43,6 +53,7 @@ class WorkerState:
     tier_problem: str = ""  # why KV could not be written to a slower tier, or read from it, in the last minutes
     max_length: int = 0  # tokens of the longest accepted sequence; 0: not reported
     max_running: int = 0  # maximum number of concurrently running sequences; 0: not reported
+    kv: KVFormat | None = None  # None: not reported
 
 
 @dataclass(frozen=True)

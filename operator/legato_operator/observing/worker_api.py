@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
-from legato_operator.observing.observed import AdapterState, PeerTLS, WorkerState
+from legato_operator.observing.observed import AdapterState, KVFormat, PeerTLS, WorkerState
 from legato_protocol.process.followed_files import InvalidFile
 
 TIMEOUT = 2.0  # seconds for a whole answer; a slow worker must not delay a pass for longer
@@ -66,7 +66,13 @@ def _read(state: dict[str, Any]) -> WorkerState:
         _tier_problem(state.get("totals", {}).get("tiers", {})),
         int(state.get("max_length", 0)),
         int(state.get("max_running", 0)),
+        _kv(state) if "kv_revision" in state else None,
     )
+
+
+def _kv(state: dict[str, Any]) -> KVFormat:
+    revision, weights, layout = (str(state[name]) for name in ("kv_revision", "weights", "layout"))
+    return KVFormat(revision, weights, layout, str(state["formats"]).partition(":")[0])
 
 
 def _tier_problem(tiers: dict[str, Any]) -> str:

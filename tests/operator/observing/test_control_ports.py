@@ -10,7 +10,7 @@ from msgspec import structs
 
 from legato_operator.observing import gateway_api, worker_api
 from legato_operator.observing.gateway_api import HttpGateways
-from legato_operator.observing.observed import WorkerState
+from legato_operator.observing.observed import KVFormat, WorkerState
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_protocol.wire import canary, demand
 from legato_protocol.wire.canary import Canary
@@ -79,6 +79,10 @@ async def test_thousands_of_workers_are_asked_in_slots_and_all_answer():
         (
             {"totals": {"tiers": {"host": {"problem": ""}, "disk": {"problem": "it is full", "errors": 3}}}},
             WorkerState(3, False, "tcp", tier_problem="disk: it is full (errors: 3)"),
+        ),
+        (
+            {"kv_revision": "r", "weights": "w", "layout": "l", "formats": "amx: why; memory"},
+            WorkerState(3, False, "tcp", kv=KVFormat("r", "w", "l", "amx")),
         ),
         ({"fallback": "no nvcc"}, WorkerState(3, False, "tcp", kernel_fallback="no nvcc")),
         ({"draining": True, "stopping": True}, WorkerState(3, True, "tcp", stopping=True)),

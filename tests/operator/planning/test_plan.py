@@ -8,7 +8,7 @@ from planned import actions, condition, observed, report
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, placement, pool
 from legato_operator.manifests.pods import gateway, worker
-from legato_operator.observing.observed import Pod, WorkerState
+from legato_operator.observing.observed import KVFormat, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker
 from legato_operator.planning.plan import plan
 
@@ -221,6 +221,42 @@ def test_reason_against_rdma_is_reported_and_alarming_where_hand_offs_should_go_
     transport = condition(made, "KVTransportReady")
     assert (transport["status"], transport["reason"], transport["message"]) == ("True", reason, message)
     assert (reason in conditions.ALARMING) is fallback
+
+
+FLOAT, BYTES = KVFormat("1", "w", "dim=64 float32", "amx"), KVFormat("2", "w", "dim=64 float8", "amx")
+NONE = "exchanges KV with no worker of the other pool"
+LAYOUTS = {
+    "decode-0": f"{NONE}: layout 'dim=64 float8', on prefill-0 'dim=64 float32'",
+    "prefill-0": f"{NONE}: layout 'dim=64 float32', on decode-0 'dim=64 float8'",
+}
+COMPUTES = {
+    f"{one}-0": f"{NONE}: its engine computes other values than {other}-0's"
+    for one, other in (("decode", "prefill"), ("prefill", "decode"))
+}
+
+
+@pytest.mark.parametrize(
+    ("decode", "revision", "lonely"),
+    [
+        ([FLOAT], {}, {}),
+        ([BYTES], {}, LAYOUTS),
+        ([FLOAT, BYTES], {}, {"decode-1": LAYOUTS["decode-0"]}),
+        ([dataclasses.replace(FLOAT, revision="2")], {}, COMPUTES),
+        ([BYTES], {"revision": "old"}, {}),  # a rollout has not reached this pool yet
+        ([None], {}, {}),
+    ],
+)
+def test_worker_without_a_partner_in_the_other_pool_is_reported(build, decode, revision, lonely):
+    states = {"prefill": [FLOAT], "decode": decode}
+    pods = [
+        _worker(build(), f"{role}-{at}", role, state=WorkerState(0, False, "ucx:tcp", kv=kv))
+        for role, formats in states.items()
+        for at, kv in enumerate(formats)
+    ]
+    pods = [dataclasses.replace(pod, **revision) if pod.pool == "decode" else pod for pod in pods]
+    made = condition(_plan(build(), pods), "KVTransportReady")
+    assert made["reason"] == (conditions.POOLS_DIFFER if lonely else conditions.CONNECTED)
+    assert made["message"].split("; ")[:-1] == [f"{name} {text}" for name, text in lonely.items()]
 
 
 def _command(item, role="decode", where=PLACEMENT):
