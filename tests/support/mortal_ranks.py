@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Condition, Event, Thread, current_thread, local
 from types import SimpleNamespace
 from typing import Any
@@ -151,7 +152,7 @@ class Group:
         self.memory: mmap.mmap | None = None
         self.runner: Runner | None = None
         self.lost = False
-        self.compute = _Compute(self)
+        self.compute: _Compute | None = _Compute(self)
         self._changed = Condition()
 
     def load(self, load: Callable[[], Runner]) -> None:
@@ -205,8 +206,9 @@ class Group:
         self.compute._thread.shutdown()
         for thread in self.watching:
             thread.join(PATIENCE)
-        # A finalizer of the first rank has its processes, and would never run if they knew the first rank.
-        self.runner = None
+        # A finalizer of the first rank has its processes, and would never run if they knew the first rank, also from
+        # frames of a failed step.
+        self.runner = self.compute = None
 
 
 class _Compute(ComputeThread):
@@ -230,6 +232,12 @@ class _Compute(ComputeThread):
     def result(self) -> StepOutput | None:
         self._group.wait(lambda: self.idle)
         return super().result()
+
+
+def shared_memory_files() -> set[str]:
+    """Files of arenas and of sums that this process maps, by inode and name."""
+    maps = (line.split(maxsplit=4)[4] for line in Path("/proc/self/maps").read_text().splitlines())
+    return {mapped for mapped in maps if "/memfd:legato-" in mapped}
 
 
 def _end_too(_rank: int, status: _Status) -> None:

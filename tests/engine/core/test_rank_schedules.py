@@ -5,6 +5,7 @@ rank that died ends, and its chats continue on other workers: each has the token
 end, blocks and hand-offs are free, and ranks have ended with their cores.
 """
 
+import gc
 import threading
 from dataclasses import dataclass
 from random import Random
@@ -230,12 +231,16 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spare():
-    """Groups of ranks that wait for the next schedule. No rank is left when all have ended."""
-    groups = {degree: [] for degree in DEGREES}
+    """Groups of ranks that wait for the next schedule. No rank and no shared memory is left when all have ended."""
+    groups, before = {degree: [] for degree in DEGREES}, mortal_ranks.shared_memory_files()
     with mortal_ranks.in_threads():
         yield groups
-        for group in [group for each in groups.values() for group in each]:
-            group.close()
+        for each in groups.values():
+            while each:
+                each.pop().close()
+    for _ in range(2):  # the first one calls the finalizers of first ranks, which have the others
+        gc.collect()
+    assert mortal_ranks.shared_memory_files() <= before
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("follower", "rank"))]
 
 
