@@ -26,7 +26,7 @@ from service import network_is_the_clusters
 
 # Files that restart their operator, take it apart or have another version of it: the others keep theirs.
 OWN_OPERATOR = ("namespaced", "pods", "rollouts", "upgrade")
-GPUS = f"gpuResources={{nvidia.com/gpu,{nodes.GPU}}}"
+GPUS = f"gpuResources={{nvidia.com/gpu,{nodes.GPU},{nodes.DEVICE}}}"
 IGNORED = f"ignoreNamespaces={{{','.join(f'e2e-{name}' for name in OWN_OPERATOR)}}}"
 SYSTEM = Release(Namespace("legato-system"), "legato", (GPUS, IGNORED, "test.resources.requests.cpu=200m"))
 

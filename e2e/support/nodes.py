@@ -13,6 +13,7 @@ RESERVED = "e2e.legato.dev/reserved"  # label and taint of nodes that are draine
 RESERVED_NODES = 2
 GPU = "e2e.legato.dev/gpu"  # a resource like those of a device plugin
 GPUS = 32  # on each node: more than tests ever use
+DEVICE = "e2e.legato.dev/device"  # of the device plugin in support/devices
 
 
 def of(pod: Object) -> str:
