@@ -1,5 +1,6 @@
 """The first rank and the others agree on weights and adapters, whatever happens to one of them."""
 
+import importlib.metadata
 import pickle
 from multiprocessing import Pipe
 from pathlib import Path
@@ -120,10 +121,17 @@ def test_only_progress_of_other_ranks_is_a_sign_of_life_of_a_start() -> None:
     assert len(beats) == 2
 
 
-def test_a_rank_that_finds_another_torch_is_refused_with_both_versions() -> None:
+def test_a_rank_that_finds_another_torch_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without GPUs, triton is not installed."""
+    installed = importlib.metadata.distribution
+
+    def distribution(name: str) -> importlib.metadata.Distribution:
+        return installed("not-installed" if name == "triton" else name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     load: Any = SimpleNamespace(versions="Python 3.11.9, torch 2.8.0")
     nothing: Any = None
-    with pytest.raises(StartFailed, match=r"it has Python .*, torch .*; the first rank has .* 2\.8\.0$"):
+    with pytest.raises(StartFailed, match=r"it has Python .*, triton none, .*; the first rank has .* 2\.8\.0$"):
         Follower(load, nothing, lambda _answer: None)
 
 

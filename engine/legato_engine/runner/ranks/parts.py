@@ -68,5 +68,12 @@ def files(checkpoint: Checkpoint) -> tuple[tuple[str, int, int], ...]:
 def versions() -> str:
     """What must be equal in all ranks, because it decides what they compute."""
     names = ("torch", "numba", "numpy", "triton")
-    packages = [f"{name} {importlib.metadata.version(name)}" for name in names]
+    packages = [f"{name} {_version(name)}" for name in names]
     return ", ".join((f"Python {platform.python_version()}", *packages, f"CUDA {torch.version.cuda}"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # triton, where there are no GPUs
+        return "none"
