@@ -54,11 +54,16 @@ def test_a_clone_elsewhere_finds_what_was_compiled_until_a_kernel_changes(cache:
     clone = tmp_path / "clone"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(legato_engine.__file__).parent, clone / "legato_engine", ignore=ignored)
+    kernels = clone / "legato_engine" / "kernels"
+    _change(kernels / "gpu" / "launcher.py")
     assert compiled(start(cache, engine=clone)) == 0
-    scalar = clone / "legato_engine" / "kernels" / "cpu" / "simd" / "scalar.py"  # other kernels call its functions
-    with scalar.open("a") as file:
-        file.write("# changed\n")
+    _change(kernels / "cpu" / "simd" / "scalar.py")  # other kernels call its functions
     assert compiled(start(cache, engine=clone)) > 0
+
+
+def _change(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("# changed\n")
 
 
 def test_what_an_image_was_built_with_is_copied_to_where_it_can_be_written(

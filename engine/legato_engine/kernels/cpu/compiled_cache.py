@@ -74,10 +74,11 @@ class KernelLocator(_CacheLocator):
 
 
 def share_compiled(source: Path) -> None:
-    """Makes numba keep the kernels of the folder `source` in $NUMBA_CACHE_DIR, or else in ~/.cache/legato/kernels.
+    """Makes numba keep kernels in $NUMBA_CACHE_DIR, or else in ~/.cache/legato/kernels.
 
-    Kernels that an image was built with ($LEGATO_PREPARED) are copied there first. If that folder cannot be written,
-    numba compiles into a temporary one, with a warning.
+    `source` is the folder of all kernels, with those for CPUs in `cpu`. Kernels that an image was built with
+    ($LEGATO_PREPARED) are copied there first. If that folder cannot be written, numba compiles into a temporary one,
+    with a warning.
     """
     given = numba.config.CACHE_DIR
     folder = Path(given) if given else Path.home() / ".cache" / "legato" / KERNELS
@@ -98,12 +99,11 @@ def compile_once() -> None:
 
 
 def _digest(source: Path) -> str:
-    """Identifies the text of all kernels, and what compiles it."""
+    """Identifies the text of all kernels for CPUs, of the modules that they share with others, and what compiles it."""
     digest = sha256(f"{numba.__version__} {sys.version}".encode())
-    for file in sorted(source.rglob("*.py")):
-        if not file.name.startswith("triton"):  # Triton keeps its own, by all that is compiled into a kernel
-            digest.update(f"\0{file.relative_to(source)}\0".encode())
-            digest.update(file.read_bytes())
+    for file in sorted([*source.glob("*.py"), *(source / "cpu").rglob("*.py")]):
+        digest.update(f"\0{file.relative_to(source)}\0".encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -12,10 +12,10 @@ NUMBERS = torch.tensor(
 def encode(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The codes of x, divided by `scale`, which broadcasts."""
     scaled = x.float() * (1 / scale)
-    distances = (scaled.double().abs().nan_to_num(0).clamp(max=NUMBERS[-1])[..., None] - NUMBERS).abs()
-    below = distances[..., :-1].argmin(-1)  # the smaller one of two that are equally near
-    above = below + 1
-    near, far = (distances.gather(-1, code[..., None])[..., 0] for code in (below, above))
+    sizes = scaled.double().abs().nan_to_num(0).clamp(max=NUMBERS[-1])
+    above = torch.searchsorted(NUMBERS, sizes).clamp(min=1)
+    below = above - 1
+    near, far = sizes - NUMBERS[below], NUMBERS[above] - sizes
     code = torch.where((far < near) | ((far == near) & (below % 2 == 1)), above, below)
     code = torch.where(scaled.isfinite(), code, NAN)
     return (code + 128 * scaled.signbit()).to(torch.uint8)
