@@ -24,8 +24,7 @@ def node(release: Release) -> Iterator[str]:
     PLUGIN.apply(json.dumps(_plugin()))
     try:
         PLUGIN.kubectl("rollout", "status", f"daemonset/{NAME}", "--timeout=180s")
-        taken = [node for node in kube.items("nodes") if not node["spec"].get("taints")]
-        name = str(taken[0]["metadata"]["name"])
+        name = next(iter(nodes.free()), "") or kube.lacks("no node without taints")
         _until_allocatable(name, COUNT)
         yield name
     finally:

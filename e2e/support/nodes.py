@@ -70,6 +70,12 @@ def cordon(node: str, yes: bool) -> None:
     kube.patch(kube.path("nodes", name=node), {"spec": {"unschedulable": yes or None}})
 
 
+def free() -> list[str]:
+    """Names of the nodes that are not reserved."""
+    found = [node for node in kube.items("nodes") if _takes_workers(node) and not node["spec"].get("taints")]
+    return [str(node["metadata"]["name"]) for node in found]
+
+
 def _takes_workers(node: Object) -> bool:
     taints = {taint["key"] for taint in node["spec"].get("taints", ())}
     return taints <= {RESERVED} and not node["spec"].get("unschedulable")

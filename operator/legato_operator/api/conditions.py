@@ -106,7 +106,7 @@ REASONS = {
     OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
     PEERS_UNREACHABLE: "a worker's last connections to other workers failed, so it receives no KV; its log says why",
-    POOLS_DIFFER: "a worker's KV has another format than every worker's of the other pool; the message compares them",
+    POOLS_DIFFER: "no worker can exchange KV with the other pool, whose formats differ; the message compares two",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
     REQUESTS_RETRIED: "requests were dispatched again after failures in the last minute; the message has the codes",
     RETRYING: "an image cannot be pulled, or a volume cannot be mounted; the kubelet tries again for 5 minutes",

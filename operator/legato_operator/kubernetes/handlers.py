@@ -178,7 +178,7 @@ def _settings(silence: float) -> kopf.OperatorSettings:
     settings.watching.server_timeout = math.ceil(silence * 0.8)  # the server ends a watch before it counts as dead
     settings.watching.client_timeout = silence
     settings.watching.connect_timeout = CONNECT_SECONDS
-    settings.watching.inactivity_timeout = 2 * silence  # never passes: with a change, it ends the task
+    settings.watching.inactivity_timeout = math.inf  # client_timeout ends silent watches; this one may end kopf
     settings.watching.chunk_size = 500
     for kind in LABELLED:
         settings.watching.label_selectors[_resource(kind)] = names.LABEL_SERVICE

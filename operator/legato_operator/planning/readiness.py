@@ -12,8 +12,8 @@ from legato_operator.planning.pools.pool_plan import PoolPlan
 from legato_operator.planning.rollout.revisions import Revisions
 
 _ALIKE = (
-    "allowed: equal model files, images and kinds of processors or GPUs in both pools, and a parallelism.tensor with "
-    "equal formats (legato doctor -f)"
+    "Both pools need equal model files, images and kinds of processors or GPUs, and values of parallelism.tensor with "
+    "equal formats, which `legato doctor -f` lists"
 )
 FAILED_CONNECTIONS = 3  # in a row; one or two may have been to a worker that died
 
@@ -156,7 +156,7 @@ def messages(pods: Sequence[Pod]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
 
-def transport(observed: Observed, revisions: Mapping[str, Revisions]) -> Condition:
+def transport(observed: Observed) -> Condition:
     """Returns the condition of KV hand-offs, from the transports and formats that ready workers report."""
     kind = conditions.KV_TRANSPORT_READY
     if not observed.service.spec.disaggregated:
@@ -167,8 +167,8 @@ def transport(observed: Observed, revisions: Mapping[str, Revisions]) -> Conditi
     without = sorted(name for name, state in states.items() if not state.transport)
     if without:
         return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
-    if lonely := _without_partner(observed, revisions):
-        return Condition(kind, False, conditions.POOLS_DIFFER, f"{'; '.join(lonely)}; {_ALIKE}")
+    if difference := _difference(observed):
+        return Condition(kind, False, conditions.POOLS_DIFFER, f"{difference}. {_ALIKE}")
     cut_off = {name: state.failed_connections for name, state in states.items()}
     cut_off = {name: failed for name, failed in cut_off.items() if failed >= FAILED_CONNECTIONS}
     if cut_off:
@@ -181,27 +181,27 @@ def transport(observed: Observed, revisions: Mapping[str, Revisions]) -> Conditi
     return Condition(kind, True, conditions.CONNECTED, used)
 
 
-def _without_partner(observed: Observed, revisions: Mapping[str, Revisions]) -> list[str]:
-    """Returns the reason of each worker that can exchange KV with none of the other pool."""
-    prefill, decode = (_formats(observed.of_pool(role), revisions[role].name) for role in roles.BOTH)
-    return sorted(
-        f"{name} exchanges KV with no worker of the other pool: {_difference(kv, *next(iter(others.items())))}"
-        for own, others in ((prefill, decode), (decode, prefill))
-        for name, kv in own.items()
-        if others and kv.revision not in {other.revision for other in others.values()}
-    )
+def _difference(observed: Observed) -> str:
+    """Returns the difference of two workers if none can exchange KV with the other pool, also during a rollout."""
+    prefill, decode = (_formats(observed.of_pool(role)) for role in roles.BOTH)
+    if not prefill or not decode or _revisions(prefill) & _revisions(decode):
+        return ""
+    (name, own), (peer, other) = (next(iter(pool.items())) for pool in (prefill, decode))
+    pairs = ((part, getattr(own, part), getattr(other, part)) for part in ("weights", "layout", "formats"))
+    parts = [f"{part} {one!r} and {two!r}" for part, one, two in pairs if one != two]
+    differ = ", ".join(parts) or "their engines compute other values"
+    return f"the pools cannot exchange KV, such as {name} and {peer}: {differ}"
 
 
-def _formats(pods: Sequence[Pod], revision: str) -> dict[str, KVFormat]:
-    """Returns the formats of ready workers of this revision: during a rollout, old ones have old partners."""
-    ready = [pod for pod in pods if pod.ready and pod.revision == revision and not pod.on_its_way_out]
-    return {pod.name: pod.state.kv for pod in ready if pod.state is not None and pod.state.kv is not None}
+def _formats(pods: Sequence[Pod]) -> dict[str, KVFormat]:
+    """Returns the formats of ready workers; none if one has not reported its own, which may be another's partner."""
+    ready = [pod for pod in pods if pod.ready and not pod.on_its_way_out]
+    known = {pod.name: pod.state.kv for pod in ready if pod.state is not None and pod.state.kv is not None}
+    return known if len(known) == len(ready) else {}
 
 
-def _difference(kv: KVFormat, peer: str, other: KVFormat) -> str:
-    pairs = ((name, getattr(kv, name), getattr(other, name)) for name in ("weights", "layout", "formats"))
-    parts = [f"{name} {own!r}, on {peer} {its!r}" for name, own, its in pairs if own != its]
-    return "; ".join(parts) or f"its engine computes other values than {peer}'s"
+def _revisions(pool: Mapping[str, KVFormat]) -> set[str]:
+    return {kv.revision for kv in pool.values()}
 
 
 def kernels(observed: Observed) -> Condition | None:

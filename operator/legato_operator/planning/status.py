@@ -28,7 +28,7 @@ _NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
 
 def service_status(observed: Observed, placement: PodPlacement, step: ServiceStep) -> dict[str, Any]:
     """Returns the status of a service that is not being deleted."""
-    parts, transport = readiness.parts(observed, step.pools), readiness.transport(observed, step.revisions)
+    parts, transport = readiness.parts(observed, step.pools), readiness.transport(observed)
     progressing = progress.progressing(observed, step)
     ready = readiness.ready(observed, step.revisions, parts, transport, progressing)
     news = (ready, *parts, transport, *_optional(observed, placement, step), progressing)

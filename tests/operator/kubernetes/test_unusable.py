@@ -64,7 +64,8 @@ async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operato
     before = await s.uids("decode")
     await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
     await s.wait(lambda: s.is_replaced(before))
-    assert not [record for record in caplog.records if record.exc_info and record.name.startswith("legato")]
+    # Tasks of an earlier test's operator may be collected meanwhile, which asyncio reports.
+    assert not [record for record in caplog.records if record.exc_info and record.name != "asyncio"]
 
 
 async def test_templates_of_workers_are_accepted_as_pods_are(s, operator, build):

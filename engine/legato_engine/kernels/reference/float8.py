@@ -12,7 +12,7 @@ NUMBERS = torch.tensor(
 def encode(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The codes of x, divided by `scale`, which broadcasts."""
     scaled = x.float() * (1 / scale)
-    sizes = scaled.double().abs().nan_to_num(0).clamp(max=NUMBERS[-1])
+    sizes = scaled.double().abs().nan_to_num(0).clamp(max=NUMBERS[-1]).contiguous()
     above = torch.searchsorted(NUMBERS, sizes).clamp(min=1)
     below = above - 1
     near, far = sizes - NUMBERS[below], NUMBERS[above] - sizes
