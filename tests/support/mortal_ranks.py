@@ -87,6 +87,8 @@ class RankThread:
 
     def stand_still(self) -> None:
         self.going.clear()
+        if self._killed:  # meanwhile, by another thread
+            self.going.set()
         self._group.notify()
 
     def reach(self) -> None:
