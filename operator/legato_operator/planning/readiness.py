@@ -182,7 +182,7 @@ def transport(observed: Observed) -> Condition:
 
 
 def _difference(observed: Observed) -> str:
-    """Returns the difference of two workers if none can exchange KV with the other pool, also during a rollout."""
+    """Returns what differs between two workers, if no worker can exchange KV with the other pool; else nothing."""
     prefill, decode = (_formats(observed.of_pool(role)) for role in roles.BOTH)
     if not prefill or not decode or _revisions(prefill) & _revisions(decode):
         return ""
@@ -190,7 +190,7 @@ def _difference(observed: Observed) -> str:
     pairs = ((part, getattr(own, part), getattr(other, part)) for part in ("weights", "layout", "formats"))
     parts = [f"{part} {one!r} and {two!r}" for part, one, two in pairs if one != two]
     differ = ", ".join(parts) or "their engines compute other values"
-    return f"the pools cannot exchange KV, such as {name} and {peer}: {differ}"
+    return f"the pools cannot exchange KV, for example {name} and {peer}: {differ}"
 
 
 def _formats(pods: Sequence[Pod]) -> dict[str, KVFormat]:

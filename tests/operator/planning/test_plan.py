@@ -247,7 +247,7 @@ def test_pools_that_cannot_exchange_kv_are_reported(build, decode, difference):
     ]
     made = condition(_plan(build(), pods), "KVTransportReady")
     assert made["reason"] == (conditions.POOLS_DIFFER if difference else conditions.CONNECTED)
-    assert f"such as prefill-0 and decode-0: {difference}. Both" in made["message"] or not difference
+    assert f"for example prefill-0 and decode-0: {difference}. Both" in made["message"] or not difference
 
 
 def _command(item, role="decode", where=PLACEMENT):
