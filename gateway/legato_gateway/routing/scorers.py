@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.step_target import STEP_TARGET
 from legato_protocol.wire.load import PrefillCoefficients
 
 UNMEASURED_RATE = 1000.0  # tokens per second, in a fleet where no worker has measured its rate yet
@@ -67,13 +68,13 @@ def prefill_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: flo
 
 
 def prompt_share(worker: WorkerView, tpot: float, usual: float) -> float:
-    """Returns the part of a worker's time that prompts may take so that steps keep to `tpot`.
+    """Returns the part of a worker's time that prompts may take so that steps keep to the target for `tpot`.
 
     1 without running sequences, 0 if decoding takes all of it. `usual` is the step time if none was measured.
     """
     if not worker.in_flight:
         return 1.0
-    return max(0.0, 1 - step_seconds(worker, worker.in_flight, 0, usual) / tpot)
+    return max(0.0, 1 - step_seconds(worker, worker.in_flight, 0, usual) / (STEP_TARGET * tpot))
 
 
 def queue_seconds(worker: WorkerView, usual: float) -> float:

@@ -12,9 +12,9 @@ from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import COMING_SEQUENCES, Term
 from legato_operator.autoscaler.prefill import requests_per_second, start_seconds
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths, Signals, Traffic, WorkerSignals
+from legato_protocol.step_target import STEP_TARGET
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
-WITHIN = 0.9  # of the objective for a step
 CHANCE = 1.5  # standard deviations subtracted from a count of requests as chance, if they arrive independently
 
 COMING_EQUATION = "min(arriving * output * step, sequences + arriving * start) / rows"
@@ -107,7 +107,7 @@ def _filled(
     limits = [FULL * (blocks.total - blocks.quarantined) * blocks.size / (prompt + output)]
     if slots:
         limits.append(FULL * slots)
-    if row > 0 and cost.fixed < WITHIN * spec.slo.tpot:
-        limits.append((WITHIN * spec.slo.tpot - cost.fixed) / row)
+    if row > 0 and cost.fixed < STEP_TARGET * spec.slo.tpot:
+        limits.append((STEP_TARGET * spec.slo.tpot - cost.fixed) / row)
     rows = max(1.0, min(limits))
     return _FullWorker(rows, cost.fixed + row * rows)

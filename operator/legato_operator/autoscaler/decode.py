@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import coming, queued_share
-from legato_operator.autoscaler.coming import FULL, WITHIN
+from legato_operator.autoscaler.coming import FULL
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
 from legato_operator.autoscaler.prefill import decode_share, prefilling
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
+from legato_protocol.step_target import STEP_TARGET
 
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
 DECODE_WAIT_SHARE = 0.5  # of the queue head's wait, from which the queue counts as waiting for decode workers
@@ -125,7 +126,7 @@ def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], 
     if not costs:
         return (Term.unknown(STEP_TIME, "the time of a step (none was measured)"),)
     context = sum(worker.context_tokens or 0 for worker in load)
-    by_cost = [_step_term(cost, rows, context, tpot) for cost in costs if cost.fixed < WITHIN * tpot]
+    by_cost = [_step_term(cost, rows, context, tpot) for cost in costs if cost.fixed < STEP_TARGET * tpot]
     by_cost.sort(key=lambda term: term.known)
     return (by_cost[len(by_cost) // 2],) if by_cost else ()
 
@@ -136,7 +137,7 @@ def _step_term(cost: DecodeCost, rows: int, context: int, tpot: float) -> Term:
         "rows": float(rows),
         "perContext": cost.per_context,
         "context": float(context),
-        "within": WITHIN,
+        "within": STEP_TARGET,
         "objective": tpot,
         "fixed": cost.fixed,
     }

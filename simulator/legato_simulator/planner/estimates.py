@@ -10,6 +10,7 @@ from functools import cached_property
 
 from legato_engine.policy import Profile
 from legato_operator.policy import Slo
+from legato_protocol.step_target import STEP_TARGET
 from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.planner.shape import PoolLayout, PoolShape
@@ -69,7 +70,7 @@ class DegreeEstimate:
         """Returns the seconds of a step that decodes `rows` sequences, and the prompt tokens that `slo.tpot` leaves."""
         step = self.profile.step
         seconds = step.per_step + rows * (step.per_row + step.per_context * self.context.context)
-        return seconds, max(0, int((self.slo.tpot - seconds) / (step.per_token or 1e-12)))
+        return seconds, max(0, int((STEP_TARGET * self.slo.tpot - seconds) / (step.per_token or 1e-12)))
 
     def unmet(self) -> str | None:
         """Returns the reason why these workers, however many, miss the attainment, with the arithmetic, or None."""

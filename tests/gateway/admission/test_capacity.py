@@ -88,7 +88,7 @@ def test_prompts_and_sequences_are_taken_as_there_is_room(workers, seconds, offe
 FULL = worker("p0", queue_tokens=2000, **LARGE)
 ALSO_FULL = worker("d1", queue_tokens=2000, **LARGE)
 IDLE = worker("d0", **LARGE)
-HALF = DecodeCoefficients(per_step=0.03, per_row=0.01, per_context=0.0)  # of each step of 0.1 s, with two sequences
+HALF = DecodeCoefficients(per_step=0.025, per_row=0.01, per_context=0.0)  # of 0.9 x 0.1 s a step, with two sequences
 BUSY = worker("d0", running=2, decode_cost=HALF, queue_tokens=400, **LARGE)
 
 

@@ -366,11 +366,11 @@ def queue(tokens: int) -> WorkerView:
         pytest.param((queue(9000), LATE), {"tenants": 2, "waited": 1.0}, "separate", id="soon at either"),
         # as in a rollout
         pytest.param((queue(9000), NEXT, NEAR), {}, "busy", id="an idle one of another KV revision"),
-        # half of each step is left, so a prompt of 1,000 tokens and the 50 before it take 2.1 s there
-        pytest.param((queue(1100), TAKEN), {}, "separate", id="less time there"),
-        pytest.param((queue(1200), TAKEN), {}, "busy", id="but sooner"),
-        pytest.param((queue(9000), replace(TAKEN, running=7)), {}, "separate", id="no time is left"),
-        pytest.param((queue(9000), replace(TAKEN, running=8)), {}, "separate", id="less than none"),
+        # 40 of 90 ms are left, so a prompt of 1,000 tokens and the 50 before it take 2.36 s there
+        pytest.param((queue(1300), TAKEN), {}, "separate", id="less time there"),
+        pytest.param((queue(1400), TAKEN), {}, "busy", id="but sooner"),
+        pytest.param((queue(9000), replace(TAKEN, running=6)), {}, "separate", id="no time is left"),
+        pytest.param((queue(9000), replace(TAKEN, running=7)), {}, "separate", id="less than none"),
     ],
 )
 def test_a_decode_worker_computes_what_prefill_workers_would_have_too_late(workers, options, where):

@@ -56,7 +56,8 @@ def test_a_step_of_the_load_is_answered_within_five_seconds_and_the_pool_returns
 @pytest.mark.parametrize("offset", [0.0, 0.5, 1.0, 1.5])
 def test_a_step_of_prompts_that_fill_decode_workers_grows_prefill_within_five_seconds_and_no_later_than_decode(offset):
     """Prefill computes 4 of 8 prompts a second; the others hold the blocks of the only decode worker."""
-    cpu, at = msgspec.structs.replace(find("cpu-2-cores-smollm2-135m"), start_seconds=12.0), 64.0 + offset
+    cpu = msgspec.structs.replace(find("cpu-2-cores-smollm2-135m"), start_seconds=12.0, kv_tokens=12_500)
+    at = 64.0 + offset
     step = workload(
         steady(60.0, each=2.0, tokens=500, output=32), steady(20.0, each=0.125, tokens=500, output=32, since=at)
     )

@@ -54,9 +54,9 @@ TIMES = {
     "two that decode": (
         FLUID, [Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11)], {},
         {"0 tpot": 0.0101 + 0.0001 * 10 / 1000, "1 tpot": 0.0102}),
-    # Of 50 ms a step, 10.1 are the decoding row's: 384 tokens fit, a multiple of 16, so 1,000 take 3 steps.
+    # Of 0.9 x 50 ms a step, 10.1 are the decoding row's: 336 tokens fit, a multiple of 16, so 1,100 take 4 steps.
     "shorter chunks alongside decoding": (
-        FLUID, [Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1)], UNIFIED, {"1 ttft": 3 * 0.0101 + 0.1}),
+        FLUID, [Arrival(1.0, 100, 501), Arrival(2.0, 1100, 1)], UNIFIED, {"1 ttft": 4 * 0.0101 + 0.11}),
     "known prefix": (
         BOTH, [Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))], {},
         {"1 uncached": 512, "1 ttft": 0.01 + 0.0512}),

@@ -13,6 +13,7 @@ from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
+from legato_protocol.step_target import STEP_TARGET
 
 MOST_PREEMPTIONS = 2  # in a row without progress; then the request is protected
 MOST_EXAMINED = 32  # waiting requests in one step, so that a long queue does not slow steps down
@@ -224,17 +225,17 @@ class Planner:
         self._incoming.grant_before(None)
 
     def _budget(self) -> ChunkBudget:
-        """The step's budget for prompts: `chunk_tokens`, and the time that decodes leave of `tpot`.
+        """The step's budget for prompts: `chunk_tokens`, and the time that decodes leave of the target for a step.
 
-        The step is limited to `tpot` even without decodes if transfers are incoming, so that these can decode as soon
-        as they arrive. A sequence that has the worker to itself may compute `lone_chunk` tokens.
+        The target, a share of `tpot`, holds even without decodes if transfers are incoming, so that these can decode as
+        soon as they arrive. A sequence that has the worker to itself may compute `lone_chunk` tokens.
         """
         if self._chunks is None:
-            tokens, tpot, seconds = self._limits.chunk_tokens, self._limits.tpot, self._seconds
-            contexts = self.decoding() if min(tpot, seconds) < inf else []
-            if contexts or seconds < inf or (tpot < inf and not self._incoming.idle):
+            tokens, target, seconds = self._limits.chunk_tokens, STEP_TARGET * self._limits.tpot, self._seconds
+            contexts = self.decoding() if min(target, seconds) < inf else []
+            if contexts or seconds < inf or (target < inf and not self._incoming.idle):
                 if contexts or not self._incoming.idle:
-                    seconds = min(seconds, tpot)
+                    seconds = min(seconds, target)
                 self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), seconds)
             else:
                 alone = len(self._registry.running) + len(self._registry.queue) <= 1 and self._incoming.idle

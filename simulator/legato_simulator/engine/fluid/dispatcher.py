@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from legato_gateway import policy
 from legato_gateway.policy import AdmissionLimits
 from legato_operator.policy import Spec
+from legato_protocol.step_target import STEP_TARGET
 from legato_protocol.wire.demand import WaitCause
 from legato_protocol.wire.load import PrefillCoefficients
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
@@ -159,7 +160,7 @@ class Dispatcher:
         if not worker.in_flight:
             return 1.0
         step = worker.times.seconds(worker.in_flight, int(worker.rows.context), 0, 0)
-        return max(0.0, 1 - step / self._spec.slo.tpot)
+        return max(0.0, 1 - step / (STEP_TARGET * self._spec.slo.tpot))
 
     def _prefillers(self, now: float) -> list[SimulatedWorker]:
         """Returns the workers for prefill. Decode workers replace missing prefill workers if the manifest allows it."""

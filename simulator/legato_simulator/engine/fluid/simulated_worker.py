@@ -10,6 +10,7 @@ from collections import deque
 
 from legato_engine.policy import FORGET, ChunkBudget, StepTimes, pairs
 from legato_operator.policy import Pool
+from legato_protocol.step_target import STEP_TARGET
 from legato_simulator.engine.request import DEFAULTS, Answers, Changed, RecentPrefixes, Rows, SimulatedRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
@@ -239,7 +240,7 @@ class SimulatedWorker(SimulatedPod):
         decoding = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         if self.pool == "prefill" and (alone := self._alone()):
             return alone
-        left = kind.tpot - decoding if rows else math.inf
+        left = STEP_TARGET * kind.tpot - decoding if rows else math.inf
         budget = ChunkBudget(kind.chunk_tokens, left, decoding, times.per_token, times.per_pair)
         seconds = decoding
         for request in self._next_prompts(budget):
