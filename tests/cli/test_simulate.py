@@ -37,7 +37,8 @@ def files(tmp_path):
     """A profile, a trace, and a recording of a service whose prefill pool grew to 4 workers after 20 s."""
     (tmp_path / "chat.jsonl").write_text(_trace(lambda i: [i, -i]))
     (tmp_path / "gpu.json").write_text(json.dumps(PROFILE))
-    quiet, busy = (Signals((prefiller(), decoder()), traffic) for traffic in (NO_TRAFFIC, arriving(600, 2000)))
+    quiet = Signals((prefiller(), decoder()), NO_TRAFFIC)
+    busy = Signals((prefiller(queue_tokens=160_000), decoder()), arriving(420, 2000))
     before = [recorded_round(2 * i, quiet) for i in range(10)]
     recordings.write(tmp_path / "s.jsonl", before + [recorded_round(20 + 2 * i, busy, prefill=4) for i in range(9)])
     return tmp_path
@@ -158,7 +159,7 @@ def test_a_recording_is_replayed_and_differences_are_listed(files, replay):
     code, out, _ = replay("--json", "out.json", "--html", "out.html", spec={"scaling": {"prefill": {"max": 2}}})
     assert code == 0
     assert out.startswith("prod/chat: 19 rounds in 0:00:36, from 2027-01-15 08:00:00 UTC\n")
-    assert "Arrivals, capped by scaling.prefill.max" in out
+    assert "Backlog, capped by scaling.prefill.max" in out
     assert "Requests that other sizes would have queued, refused or delayed are unknown" in out
     assert "GPU-hours: 0.03 recorded, 0.02 replayed" in out
     written = json.loads((files / "out.json").read_text())

@@ -21,6 +21,7 @@ from legato_operator.planning.plan import Plan
 from legato_operator.reconcile import NOTICED_WITHIN, is_unwatched
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
+BEHIND = Signals((prefiller(queue_tokens=160_000), decoder()), arriving(420, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 LOADING = decoder(ready=False, sample_age=None, prefill_cost=None)
 BLIND = Signals((prefiller(sample_age=None), decoder()), None)
@@ -347,7 +348,7 @@ async def test_a_service_whose_gateways_are_waited_for_needs_few_polls_and_passe
         assert source.unchanged_for == pytest.approx(NOTICED_WITHIN, abs=1e-3)
         assert await due() <= DECIDE_EVERY
         assert source.unchanged_for > 1e6
-        source.known = BUSY
+        source.known = BEHIND
         await due()
         assert await _prefill_replicas(f) == len(await f.pods("prefill")) == 4, "all in one pass"
 
@@ -401,7 +402,7 @@ async def test_a_size_that_cannot_be_written_starts_nobody_and_the_rest_is_done(
     async with fakes(False, Autoscaler(source, ServiceMetrics()), clock=clock, seen=_Unscalable) as f:
         await f.cluster.store.apply(build(scaling={"mode": "Managed"}), "user")
         await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0"))
-        source.known = BUSY
+        source.known = BEHIND
         clock.ahead += DECIDE_EVERY
         (pod,) = (await f.pods("decode")).values()
         await f.cluster.store.remove(Ref("Pod", "default", "demo-decode-0"), pod["metadata"]["uid"])

@@ -1,8 +1,9 @@
 """Decides each pool's number of workers from the signals and recent decisions. Pure.
 
-A pool grows immediately to the largest term, and shrinks only to the highest desired size within the window. Terms of a
-surge count for less time than the others. A missing signal never lets a pool shrink. The last worker of a pool is
-removed once nothing has arrived or run for a while, and comes back with the first request.
+A pool grows immediately to the largest term, except that terms of a sample must last, since chance moves them. It
+shrinks only to the highest desired size within the window. Terms of a surge count for less time than the others. A
+missing signal never lets a pool shrink. The last worker of a pool is removed once nothing has arrived or run for a
+while, and comes back with the first request.
 
 `window` remembers the desired sizes. `planning.pools.limits` limits the result by ratio and GPU budget, and
 `planning.pools.pool_plan` chooses the workers that leave.
@@ -17,11 +18,13 @@ from legato_operator.api import roles
 from legato_operator.api.resources import Bounds, Spec
 from legato_operator.autoscaler import decode, objectives, outlook, prefill
 from legato_operator.autoscaler.decision import (
+    CONFIRMING,
     COOLING_DOWN,
     IDLE,
     METRICS_MISSING,
     PASSING,
     PREFILL_AND_DECODE,
+    SAMPLED,
     STABILIZING,
     STEP_TIME,
     WITHIN_BOUNDS,
@@ -165,22 +168,26 @@ def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
         KeptSize(pool.now + seconds, _within(pool.bounds, _asked(needed, pool.current)))
         for needed, seconds in ((terms, passing_seconds), (lasting, stabilization))
     ]
-    return before.add(pool.now, desired, pool.current, _is_idle(pool))
+    sampled = _needed([term for term in terms if term.reason in SAMPLED])
+    return before.add(pool.now, desired, sampled, pool.current, _is_idle(pool))
 
 
 def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: bool) -> PoolDecision:
     """Returns the decision for one pool. `is_required`: workers of another pool need a worker of this one."""
     bounds, current, scaling, now = pool.bounds, pool.current, pool.spec.scaling, pool.now
-    asked = _asked(terms, current)
+    needed, sure = _needed(terms), [term for term in terms if term.reason not in SAMPLED]
+    asked = max(_needed(sure), window.confirmed) if current else needed  # a pool without workers does not wait
+    asked = max(asked, current) if _missing(terms) else asked
     allowed = _within(bounds, asked)
     lowest = _within(bounds, max(window.lowest(now, scaling.idle_after), int(is_required)))
     desired = allowed if allowed >= current else min(lowest, current)
-    is_capped = desired == allowed != asked  # otherwise another reason keeps the pool larger than its bounds do
+    # Otherwise another reason keeps the pool larger than its bounds do, or smaller than its need.
+    is_capped = desired == allowed != asked and (asked > allowed or needed < allowed)
     decision = PoolDecision(
         pool="prefill" if pool.name == roles.PREFILL else "decode",
         current=current,
         desired=desired,
-        needed=_needed(terms),
+        needed=needed,
         highest=window.highest,
         reason="",
         terms=terms,
@@ -200,7 +207,9 @@ def _within(bounds: Bounds, replicas: int) -> int:
 
 
 def _reason(decision: PoolDecision) -> str:
-    """Returns the reason why the desired size is not smaller."""
+    """Returns the reason why the desired size is not smaller, or not larger yet."""
+    if decision.desired == decision.current < decision.needed and not decision.capped_by:
+        return CONFIRMING
     if decision.desired <= decision.needed:
         largest = max(decision.terms, key=lambda term: term.known, default=None)
         return largest.reason if largest is not None and largest.known > 0 else IDLE

@@ -22,8 +22,10 @@ STABILIZING = "Stabilizing"
 COOLING_DOWN = "CoolingDown"
 METRICS_MISSING = "MetricsMissing"
 WITHIN_BOUNDS = "Bounds"
+CONFIRMING = "Confirming"
 
 PASSING = frozenset({ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM})  # reasons that end with a queue or a surge
+SAMPLED = frozenset({ARRIVALS, QUEUEING})  # reasons from a sample: the prompts of the last minute
 
 REASONS = {
     ARRIVALS: "prompt tokens arriving per second",
@@ -41,6 +43,7 @@ REASONS = {
     COOLING_DOWN: "the last worker stays until nothing has arrived or run for `scaling.idleAfter`",
     METRICS_MISSING: "a signal is missing, so the pool does not shrink",
     WITHIN_BOUNDS: "`min` or `max` of the pool",
+    CONFIRMING: "prompts of the last minute need more workers, but not for long enough yet",
 }
 
 

@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 
-from legato_operator.autoscaler.decision import COOLING_DOWN, METRICS_MISSING, REASONS, STABILIZING, PoolDecision
+from legato_operator.autoscaler.decision import (
+    CONFIRMING,
+    COOLING_DOWN,
+    METRICS_MISSING,
+    REASONS,
+    STABILIZING,
+    PoolDecision,
+)
+from legato_operator.autoscaler.window import CONFIRMED_AFTER
 
 
 def change(decision: PoolDecision, reason: str, left: float) -> str:
     """Returns the conditions for growth and for shrinking. `left` is the seconds until the pool may shrink."""
-    return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
+    return "; ".join(part for part in (_up(decision, reason), _down(decision, reason, left)) if part)
 
 
 def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
@@ -19,14 +27,17 @@ def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
     return replace(decision, allowed=allowed, capped_by=by, change=change)
 
 
-def _up(decision: PoolDecision) -> str:
+def _up(decision: PoolDecision, reason: str) -> str:
     if decision.capped_by.endswith(".max"):
         return f"grows with a larger {decision.capped_by}: {decision.needed} are needed"
     known = [term for term in decision.terms if term.workers is not None]
     if not known:
         return "" if decision.desired else "grows with the first request"
     largest = max(known, key=lambda term: term.known)
-    return f"grows when more than {decision.desired} are needed: now {largest.known:.2f} for {REASONS[largest.reason]}"
+    now = f"now {largest.known:.2f} for {REASONS[largest.reason]}"
+    if reason == CONFIRMING:
+        return f"grows when more than {decision.desired} have been needed for {CONFIRMED_AFTER:.0f} s: {now}"
+    return f"grows when more than {decision.desired} are needed: {now}"
 
 
 def _down(decision: PoolDecision, reason: str, left: float) -> str:

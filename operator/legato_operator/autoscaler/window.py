@@ -1,4 +1,4 @@
-"""Desired sizes of the last seconds, below which a pool may not shrink yet.
+"""Desired sizes of the last seconds: below some a pool may not shrink yet, and above others it may not grow yet.
 
 The last worker instead depends on whether there was any demand, however small.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LONGEST_GAP = 30.0  # seconds without a decision after which the window starts again
+CONFIRMED_AFTER = 30.0  # seconds for which a sampled need must last before a pool grows: half of the sample's minute
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,29 @@ class Window:
     sizes: tuple[KeptSize, ...] = ()
     decided: float | None = None  # time of the last decision
     busy: float = float("-inf")  # time of the last demand
+    sampled: tuple[KeptSize, ...] = ()  # sizes for sampled needs, smallest first, until they are no longer recent
 
-    def add(self, now: float, desired: Sequence[KeptSize], current: int, idle: bool) -> "Window":
+    def add(self, now: float, desired: Sequence[KeptSize], sampled: int, current: int, idle: bool) -> "Window":
         """Returns the window with the desired sizes of `now`, at least one, without the sizes that no longer count.
 
-        The first sizes after a restart or a gap are at least the `current` one, because demand meanwhile is unknown.
+        `sampled` is the size for sampled needs. The first sizes after a restart or a gap are at least the `current`
+        one, because demand meanwhile is unknown.
         """
         if self.decided is None or now - self.decided > LONGEST_GAP:
             desired, idle = [KeptSize(each.until, max(each.workers, current)) for each in desired], False
         known = (*(each for each in self.sizes if each.until > now), *desired)
-        return Window(_descending(known), now, self.busy if idle else now)
+        smaller = (each for each in self.sampled if each.until > now and each.workers < sampled)
+        rising = (*smaller, KeptSize(now + CONFIRMED_AFTER, sampled))
+        return Window(_descending(known), now, self.busy if idle else now, rising)
 
     def lowest(self, now: float, idle_after: float) -> int:
         """Returns the smallest allowed size: the maximum, and zero only after `idle_after` seconds without demand."""
         return self.highest if self.highest > 1 else int(now - self.busy < idle_after)
+
+    @property
+    def confirmed(self) -> int:
+        """Largest size that sampled needs have asked for throughout the last `CONFIRMED_AFTER` seconds."""
+        return self.sampled[0].workers
 
     @property
     def highest(self) -> int:

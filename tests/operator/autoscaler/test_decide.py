@@ -282,9 +282,23 @@ def test_remaining_seconds_of_a_larger_wish_are_reported():
     assert made.change.endswith("shrinks in 840 s, if at most 0 are needed until then")
 
 
+def test_a_need_of_the_last_minute_must_last_before_a_pool_grows():
+    """It sinks once, to 2.5 workers at second 20. A queue of 100 s of work grows the pool immediately."""
+    busy, less, behind = (_queued(queue, arriving(n, 2000)) for queue, n in ((0, 600), (0, 450), (800_000, 600)))
+    windows, seen = decide(IDLE, QUIET, spec(), ONE, 1.0).windows, []
+    for now in range(2, 58, 2):
+        made = decide(less if now == 20 else busy, windows, spec(), {"prefill": 2, "decode": 1}, float(now))
+        seen.append((made.pools["prefill"].desired, made.pools["prefill"].reason))
+        if now == 2:
+            assert "have been needed for 30 s: now 3.33" in made.pools["prefill"].change
+            assert _decide(behind, windows=windows, now=2.0)["prefill"].reason == BACKLOG
+        windows = made.windows
+    assert seen == [(2, decision.CONFIRMING)] * 15 + [(3, ARRIVALS)] * 9 + [(4, ARRIVALS)] * 4
+
+
 def test_a_gap_without_decisions_begins_the_window_anew():
     """An operator that was away does not know what would have been desired."""
-    windows = {"prefill": Window().add(0.0, [KeptSize(900.0, 1)], 1, idle=True)}
+    windows = {"prefill": Window().add(0.0, [KeptSize(900.0, 1)], 1, 1, idle=True)}
     assert decide(IDLE, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].desired == 5
 
 

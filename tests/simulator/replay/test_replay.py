@@ -14,7 +14,7 @@ from legato_simulator.replay.recording import RecordingError
 from legato_simulator.replay.replay import UnusableReplay, replay
 
 QUIET = Signals((prefiller(), decoder()), NO_TRAFFIC)
-BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))  # prefill needs 4
+BUSY = Signals((prefiller(queue_tokens=160_000), decoder()), arriving(420, 2000))  # prefill needs 4
 BLIND = Signals((prefiller(), decoder()), None)
 
 
@@ -49,7 +49,7 @@ def test_a_smaller_bound_is_listed_with_what_it_saves():
     assert prefill.recorded_hours == pytest.approx((11 * 2 * 1 + 8 * 2 * 4) / 3600)
     last = found.differences[-1]
     assert (last.pool, last.since, last.until, last.recorded, last.replayed) == ("prefill", 22.0, 38.0, 4, 2)
-    assert last.reason == "Arrivals, capped by scaling.prefill.max"
+    assert last.reason == "Backlog, capped by scaling.prefill.max"
     assert last.worker_hours == pytest.approx(-2 * 16 / 3600)
     assert prefill.differs == pytest.approx(18 / 38)
 
@@ -57,7 +57,7 @@ def test_a_smaller_bound_is_listed_with_what_it_saves():
 def test_the_budget_and_the_ratio_of_the_other_manifest_limit_it():
     prefill = replay(_quiet_then_busy(), spec(scaling={"maxPrefillPerDecode": 3})).pools["prefill"]
     assert prefill.most == 3
-    assert "Arrivals, capped by scaling.maxPrefillPerDecode" in prefill.reasons
+    assert "Backlog, capped by scaling.maxPrefillPerDecode" in prefill.reasons
 
 
 def test_gpu_hours_are_those_of_the_manifests_workers():
@@ -100,9 +100,9 @@ def test_kv_pressure_depends_on_the_recorded_size_of_blocks_and_not_on_the_manif
 
 def test_every_change_is_recorded_with_its_terms():
     (change, *_) = replay(_quiet_then_busy(), spec()).changes
-    assert (change["pool"], change["current"], change["recommended"], change["reason"]) == ("prefill", 1, 4, "Arrivals")
+    assert (change["pool"], change["current"], change["recommended"], change["reason"]) == ("prefill", 1, 4, "Backlog")
     assert change["time"] == "2027-01-15T08:00:20Z"
-    assert change["terms"][0]["numbers"]["fittingWork"] == 150
+    assert change["terms"][0]["numbers"]["fittingWork"] == 105
 
 
 KNOWN = spec()
