@@ -68,7 +68,7 @@ class MeasuredScaler:
         lasting = math.ceil(max((term.known for term in made.terms if term.reason not in PASSING), default=0.0) - 1e-6)
         stabilization = self._spec.scaling.scale_down_stabilization
         kept = KeptSize(now + stabilization, lasting)
-        window = self._lasting[pool] = self._lasting[pool].add(now, [kept], lasting, idle=False)
+        window = self._lasting[pool] = self._lasting[pool].add(now, [kept], lasting, lasting, idle=False)
         self._needs[pool].append(min(max(made.needed, bounds.min), bounds.max))
         levels = (work, math.ceil(work), bounds.min, lasting, made.needed, window.highest, made.desired)
         return tuple(itertools.accumulate(levels, max))

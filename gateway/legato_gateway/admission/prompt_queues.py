@@ -38,7 +38,8 @@ class PromptQueues:
 
         spare: dict[str, float] = {}
         if prefillers and goal is not None and (late or refuse is not None):
-            rates = shared([worker for worker in usable if worker.role == "decode"], goal.tpot)
+            helpers = [worker for worker in usable if worker.role == "decode" and not worker.shares_cores]
+            rates = shared(helpers, goal.tpot)
             spare = {name: rate for name, rate in rates.items() if rate > 0}
             self._spare = spare if late else {}
         self._effective = self._rates | spare  # of workers that also decode: in the time that steps leave

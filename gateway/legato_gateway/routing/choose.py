@@ -146,10 +146,10 @@ def _sooner_local(
     """Returns the decode worker that computes it soonest within `tpot`, if all prefill workers are busy and later.
 
     Both objectives are met that way where a queue would miss one. Dynamo's disaggregated router decides similarly, by a
-    limit on the queue's length.
+    limit on the queue's length. A decode worker that shares the cores of prefill workers would only slow them down.
     """
-    goal = policy.objectives
-    if goal is None or not all(candidate.worker.backlog for candidate in prefillers):
+    goal, split = policy.objectives, [candidate for candidate in split if not candidate.worker.shares_cores]
+    if goal is None or not split or not all(candidate.worker.backlog for candidate in prefillers):
         return None
     separate = min(map(costs.seconds, prefillers))
     if not costs.late(separate, snapshot, goal.ttft):

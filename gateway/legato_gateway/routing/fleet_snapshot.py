@@ -47,6 +47,7 @@ class WorkerView:
     step_time: float = 0.0  # seconds
     decode_cost: DecodeCoefficients | None = None
     put_rate: float = 0.0  # KV blocks per second that it sends to others; 0 when not measured lately
+    shares_cores: bool = False  # with other workers, which its steps slow down
     context_tokens: int = 0  # of sequences that decode
     slots: int = 0  # sequences that it can run concurrently; 0: not reported
     grammars: tuple[str, ...] = ()  # kinds of grammar that it supports

@@ -285,6 +285,7 @@ class Fleet:
             step_time=load.step_time if load else 0.0,
             decode_cost=load.decode_cost if load else None,
             put_rate=load.put_rate if load else 0.0,
+            shares_cores=load is not None and load.shares_cores,
             context_tokens=load.context_tokens if load else 0,
             slots=load.slots if load else 0,
             credits=load.credits if load else None,

@@ -83,3 +83,4 @@ class Load(Message, tag="load", frozen=True):
     granted: Count = 0  # sequences of hand-offs that have blocks and a slot here, but no KV yet
     restore_seconds: tuple[Measure, ...] = ()  # of a block, for each of `Hello.tiers`; 0 before the first measurement
     put_rate: Measure = 0.0  # KV blocks per second that its recent puts wrote to other workers; 0: not measured
+    shares_cores: bool = False  # its steps take time slices of cores that other workers use, too

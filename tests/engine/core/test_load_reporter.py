@@ -18,6 +18,10 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling.parameters import SamplingParams
 
 
+class SharedCores(OwnCores):
+    shared = True
+
+
 class Quiet:
     """A reporter over a scheduler without requests, and its time."""
 
@@ -36,7 +40,7 @@ class Quiet:
             handoffs=None,
         )
         self.rates = Rates()
-        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), OwnCores(), max_waiting=4)
+        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), SharedCores(), max_waiting=4)
         self.now = 0.0
 
     def report(self):
@@ -95,7 +99,7 @@ def test_demand_and_the_age_of_measurements_are_reported(quiet):
     assert (load.pending_blocks, load.growth_blocks) == (2, 0)
     assert (load.prompts, load.prompt_tokens) == (1, 5)
     assert (load.prefill_age, load.decode_age) == (2.5, 2.5)
-    assert (load.prefill_rate, load.prefill_cost) == (0.0, None)
+    assert (load.prefill_rate, load.prefill_cost, load.shares_cores) == (0.0, None, True)
 
 
 def test_steps_are_counted_by_the_sequences_that_they_decode(quiet):

@@ -1,6 +1,7 @@
 """The fleet's capacity: speed of prefill, length of its queues, room on decode workers, and when these help with
 prompts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,7 @@ def decoder(per_step: float, **overrides: Any) -> WorkerView:
         ((FULL, BUSY), 9000, 601, "-"),
         ((FULL, BUSY), 9000, 600, "+"),
         ((FULL, decoder(0.1)), 9000, 1, "-"),  # no time is left
+        ((FULL, replace(IDLE, shares_cores=True)), 9000, 500, "-"),
         # the one that helps has room for the sequence
         ((FULL, worker("d0", **LARGE | {"free_blocks": 10}), ALSO_FULL), 9000, 500, "-"),
         ((FULL, worker("d0", **LARGE | {"free_blocks": 60}), ALSO_FULL), 9000, 500, "+"),

@@ -350,6 +350,7 @@ def queue(tokens: int) -> WorkerView:
     [
         pytest.param((queue(1000), NEAR), {}, "separate", id="a queue within the objective"),
         pytest.param((queue(1001), NEAR), {}, "busy", id="a queue that misses it"),
+        pytest.param((queue(9000), replace(NEAR, shares_cores=True)), {}, "separate", id="on the same cores"),
         pytest.param((queue(9000), NEAR), {"policy": Policy(0)}, "separate", id="no objectives"),
         pytest.param((long("p0"), QUICK), {"tokens": 9000}, "separate", id="a prompt that alone takes too long"),
         pytest.param((queue(9000), long("p1"), QUICK), {"tokens": 9000}, "separate", id="one idle worker is enough"),

@@ -28,6 +28,7 @@ def load_frame(
     restore_seconds: tuple[float, ...] = (),
     stretch: float = 1.0,
     put_rate: float = 0.0,
+    shares_cores: bool = False,
 ) -> Load:
     """Combines the scheduler's load with values that only the core knows.
 
@@ -69,6 +70,7 @@ def load_frame(
         prompt_tokens=load.prompt_tokens,
         restore_seconds=restore_seconds,
         put_rate=put_rate,
+        shares_cores=shares_cores,
     )
 
 

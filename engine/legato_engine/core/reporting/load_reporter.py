@@ -130,6 +130,7 @@ class LoadReporter:
             restore_seconds=self._restore_seconds(load),
             stretch=self._slices.stretch,
             put_rate=handler.handoffs.agent.put_rate() if handler.handoffs else 0.0,
+            shares_cores=self._slices.shared,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
