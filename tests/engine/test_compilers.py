@@ -45,6 +45,7 @@ PROGRAM = """
 import numpy as np
 from numba.core import event
 from legato_engine import compilers
+from legato_engine.kernels.cpu import reduction
 from legato_engine.kernels.cpu.missing import compile_missing
 from legato_engine.kernels.cpu.rms_norm import norm_head
 from legato_engine.kernels.cpu.silu_mul import silu_mul_row
@@ -54,8 +55,12 @@ compilers.processes = lambda kernels: asked.append(kernels) or min(kernels, 2)
 compiled = event.RecordingListener()
 event.register("numba:compile", compiled)
 calls, x, out = [], np.ones(32, np.float32), np.zeros(16, np.float32)
+counters, total = np.zeros(reduction.LINE, np.int64), np.zeros(4, np.float32)
 def work():
     calls.append(1)
+    reduction.arrive(counters, 0, 1, len(calls))  # other ranks would wait for ever for one that is only listed
+    reduction.add(np.ones((2, 4), np.float32), 4, total)
+    assert (counters[0], total[0]) == (len(calls), 2)
     silu_mul_row(x, out)
     norm_head(x, np.full(32, 3, np.float32), np.float32(0))
 compile_missing(work, lambda: None)

@@ -1,4 +1,8 @@
-"""Sums over processes that share memory, in the order of ranks: a result does not depend on which one came first."""
+"""Sums over processes that share memory, in the order of ranks: a result does not depend on which one came first.
+
+Both kernels have declared types, so that they are compiled or loaded with this module: a rank whose missing kernels are
+only listed, and do nothing meanwhile (`missing`), still arrives.
+"""
 
 from numba import njit
 
@@ -8,7 +12,7 @@ from legato_engine.kernels.cpu.simd.vector import address
 LINE = 8  # int64 from one counter to the next: a cache line
 
 
-@njit(cache=True, nogil=True)
+@njit("void(int64[::1], int64, int64, int64)", cache=True, nogil=True)
 def arrive(counters, rank, ranks, arrivals):
     """Counts this rank's arrival, and waits until all ranks have arrived `arrivals` times. counters int64
     [ranks · LINE], at first 0. What a rank wrote before it arrived is visible to all afterwards."""
@@ -18,7 +22,7 @@ def arrive(counters, rank, ranks, arrivals):
         wait_until_at_least(base + other * LINE * 8, arrivals)
 
 
-@njit(cache=True, nogil=True)
+@njit("void(float32[:, ::1], int64, float32[::1])", cache=True, nogil=True)
 def add(slots, count, out):
     """Writes the sum over ranks of the first `count` numbers in slots float32 [ranks, …] to out float32 [count]."""
     for i in range(count):
