@@ -50,12 +50,14 @@ def decide(
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
+    prompts: tuple[Term, ...] = ()
     for name in reversed(roles.with_pool(spec)):  # prefill first: its workers need a decode worker
         pool = _Pool(name, spec, fresh, current[name], now)
-        terms = _terms(pool, made[roles.PREFILL].terms if roles.PREFILL in made else ())
+        terms = _terms(pool, prompts)
         kept[name] = _window(pool, windows.get(name, Window()), terms)
         is_required = any(each.desired for each in made.values())
-        made[name] = _decide(pool, terms, kept[name], is_required)
+        prompts = _confirmed(pool, terms, kept[name])
+        made[name] = _decide(pool, terms, _asked(prompts, pool.current), kept[name], is_required)
     return Decision({name: made[name] for name in roles.with_pool(spec)}, kept)
 
 
@@ -155,6 +157,16 @@ def _asked(terms: Sequence[Term], current: int) -> int:
     return max(_needed(terms), current) if _missing(terms) else _needed(terms)
 
 
+def _confirmed(pool: _Pool, terms: tuple[Term, ...], window: Window) -> tuple[Term, ...]:
+    """Returns the terms with sampled needs limited to what has lasted. A pool without workers does not wait."""
+    if not pool.current:
+        return terms
+    return tuple(
+        dataclasses.replace(term, workers=min(term.known, window.confirmed)) if term.reason in SAMPLED else term
+        for term in terms
+    )
+
+
 def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
     """Returns the window with the size for all terms, and the size for lasting terms, which is kept for longer.
 
@@ -168,21 +180,24 @@ def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
         KeptSize(pool.now + seconds, _within(pool.bounds, _asked(needed, pool.current)))
         for needed, seconds in ((terms, passing_seconds), (lasting, stabilization))
     ]
-    sampled = _needed([term for term in terms if term.reason in SAMPLED])
-    return before.add(pool.now, desired, sampled, pool.current, _is_idle(pool))
+    sampled = [term for term in terms if term.reason in SAMPLED]
+    confirmable = None if _missing(sampled) else _needed(sampled)
+    return before.add(pool.now, desired, confirmable, pool.current, _is_idle(pool))
 
 
-def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: bool) -> PoolDecision:
-    """Returns the decision for one pool. `is_required`: workers of another pool need a worker of this one."""
+def _decide(pool: _Pool, terms: tuple[Term, ...], asked: int, window: Window, is_required: bool) -> PoolDecision:
+    """Returns the decision for one pool, whose confirmed terms ask for `asked` workers. `is_required`: workers of another
+    pool need a worker of this one."""
     bounds, current, scaling, now = pool.bounds, pool.current, pool.spec.scaling, pool.now
-    needed, sure = _needed(terms), [term for term in terms if term.reason not in SAMPLED]
-    asked = max(_needed(sure), window.confirmed) if current else needed  # a pool without workers does not wait
-    asked = max(asked, current) if _missing(terms) else asked
+    needed = _needed(terms)
     allowed = _within(bounds, asked)
     lowest = _within(bounds, max(window.lowest(now, scaling.idle_after), int(is_required)))
     desired = allowed if allowed >= current else min(lowest, current)
-    # Otherwise another reason keeps the pool larger than its bounds do, or smaller than its need.
-    is_capped = desired == allowed != asked and (asked > allowed or needed < allowed)
+    cap = ""
+    if desired == bounds.max < max(asked, needed):
+        cap = f"scaling.{pool.name}.max"
+    elif desired == allowed > max(asked, needed):  # otherwise another reason keeps the pool larger
+        cap = f"scaling.{pool.name}.min"
     decision = PoolDecision(
         pool="prefill" if pool.name == roles.PREFILL else "decode",
         current=current,
@@ -192,11 +207,11 @@ def _decide(pool: _Pool, terms: tuple[Term, ...], window: Window, is_required: b
         reason="",
         terms=terms,
         missing=_missing(terms),
-        capped_by=f"scaling.{pool.name}.{'max' if asked > allowed else 'min'}" if is_capped else "",
+        capped_by=cap,
         unmet=objectives.unmet(pool.signals, pool.name, pool.spec),
     )
     reason = _reason(decision)
-    left = window.until - now
+    left = window.shrinks_at(current) - now
     if reason == COOLING_DOWN:
         left = window.busy + scaling.idle_after - now
     return dataclasses.replace(decision, reason=reason, change=outlook.change(decision, reason, left))

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from legato_operator.autoscaler.decision import (
-    CONFIRMING,
     COOLING_DOWN,
     METRICS_MISSING,
     REASONS,
@@ -15,7 +14,7 @@ from legato_operator.autoscaler.window import CONFIRMED_AFTER
 
 def change(decision: PoolDecision, reason: str, left: float) -> str:
     """Returns the conditions for growth and for shrinking. `left` is the seconds until the pool may shrink."""
-    return "; ".join(part for part in (_up(decision, reason), _down(decision, reason, left)) if part)
+    return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
 
 
 def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
@@ -27,7 +26,7 @@ def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
     return replace(decision, allowed=allowed, capped_by=by, change=change)
 
 
-def _up(decision: PoolDecision, reason: str) -> str:
+def _up(decision: PoolDecision) -> str:
     if decision.capped_by.endswith(".max"):
         return f"grows with a larger {decision.capped_by}: {decision.needed} are needed"
     known = [term for term in decision.terms if term.workers is not None]
@@ -35,7 +34,7 @@ def _up(decision: PoolDecision, reason: str) -> str:
         return "" if decision.desired else "grows with the first request"
     largest = max(known, key=lambda term: term.known)
     now = f"now {largest.known:.2f} for {REASONS[largest.reason]}"
-    if reason == CONFIRMING:
+    if decision.desired < decision.needed and not decision.capped_by:
         return f"grows when more than {decision.desired} have been needed for {CONFIRMED_AFTER:.0f} s: {now}"
     return f"grows when more than {decision.desired} are needed: {now}"
 

@@ -3,6 +3,7 @@
 The last worker instead depends on whether there was any demand, however small.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,17 +28,19 @@ class Window:
     busy: float = float("-inf")  # time of the last demand
     sampled: tuple[KeptSize, ...] = ()  # sizes for sampled needs, smallest first, until they are no longer recent
 
-    def add(self, now: float, desired: Sequence[KeptSize], sampled: int, current: int, idle: bool) -> "Window":
+    def add(self, now: float, desired: Sequence[KeptSize], sampled: int | None, current: int, idle: bool) -> "Window":
         """Returns the window with the desired sizes of `now`, at least one, without the sizes that no longer count.
 
-        `sampled` is the size for sampled needs. The first sizes after a restart or a gap are at least the `current`
-        one, because demand meanwhile is unknown.
+        `sampled` is the size for sampled needs, or None if a signal is missing. The first sizes after a restart or a
+        gap are at least the `current` one, because demand meanwhile is unknown; a first sampled size is confirmed.
         """
         if self.decided is None or now - self.decided > LONGEST_GAP:
             desired, idle = [KeptSize(each.until, max(each.workers, current)) for each in desired], False
         known = (*(each for each in self.sizes if each.until > now), *desired)
-        smaller = (each for each in self.sampled if each.until > now and each.workers < sampled)
-        rising = (*smaller, KeptSize(now + CONFIRMED_AFTER, sampled))
+        rising = tuple(each for each in self.sampled if each.until > now)
+        if sampled is not None:
+            smaller = (each for each in rising if each.workers < sampled)
+            rising = (*smaller, KeptSize(now + CONFIRMED_AFTER, sampled))
         return Window(_descending(known), now, self.busy if idle else now, rising)
 
     def lowest(self, now: float, idle_after: float) -> int:
@@ -47,7 +50,11 @@ class Window:
     @property
     def confirmed(self) -> int:
         """Largest size that sampled needs have asked for throughout the last `CONFIRMED_AFTER` seconds."""
-        return self.sampled[0].workers
+        return self.sampled[0].workers if self.sampled else 0
+
+    def shrinks_at(self, current: int) -> float:
+        """Returns the time from which a pool of the `current` size may shrink; -inf if no size keeps it."""
+        return max((each.until for each in self.sizes if each.workers >= current), default=-math.inf)
 
     @property
     def highest(self) -> int:

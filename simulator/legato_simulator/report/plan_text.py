@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from legato_protocol.step_target import STEP_TARGET
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.engine.result import Result
 from legato_simulator.planner.estimates import ms
@@ -92,9 +93,9 @@ def _work(plan: ShapePlan) -> str:
     return (
         f"Prompts are {degree.prompt_share:.0%} of the compute, and answers {1 - degree.prompt_share:.0%}{caches}. A "
         f"worker decodes {rows:.1f} sequences on average. Such a step takes {ms(seconds)} and leaves room for {room} "
-        f"prompt tokens within slo.tpot; {longer:.0%} of the prompts have more to compute. In one pool they are spread "
-        "over several steps of running answers; in separate pools they delay none, but the pools cannot lend each "
-        "other idle time."
+        f"prompt tokens within {STEP_TARGET} × slo.tpot; {longer:.0%} of the prompts have more to compute. In one pool "
+        "they are spread over several steps of running answers; in separate pools they delay none, but the pools "
+        "cannot lend each other idle time."
     )
 
 

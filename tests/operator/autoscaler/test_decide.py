@@ -286,14 +286,32 @@ def test_a_need_of_the_last_minute_must_last_before_a_pool_grows():
     """It sinks once, to 2.5 workers at second 20. A queue of 100 s of work grows the pool immediately."""
     busy, less, behind = (_queued(queue, arriving(n, 2000)) for queue, n in ((0, 600), (0, 450), (800_000, 600)))
     windows, seen = decide(IDLE, QUIET, spec(), ONE, 1.0).windows, []
+    blind = dataclasses.replace(busy, traffic=None)  # a poll that fails tells nothing of the need
     for now in range(2, 58, 2):
-        made = decide(less if now == 20 else busy, windows, spec(), {"prefill": 2, "decode": 1}, float(now))
+        known = {20: less, 30: blind}.get(now, busy)
+        made = decide(known, windows, spec(), {"prefill": 2, "decode": 1}, float(now))
         seen.append((made.pools["prefill"].desired, made.pools["prefill"].reason))
         if now == 2:
             assert "have been needed for 30 s: now 3.33" in made.pools["prefill"].change
             assert _decide(behind, windows=windows, now=2.0)["prefill"].reason == BACKLOG
         windows = made.windows
+    seen[14] = (2, decision.CONFIRMING)  # blind
     assert seen == [(2, decision.CONFIRMING)] * 15 + [(3, ARRIVALS)] * 9 + [(4, ARRIVALS)] * 4
+
+
+def test_a_need_beyond_the_bound_is_capped_and_one_below_it_is_not_called_so():
+    windows = decide(IDLE, QUIET, spec(), ONE, 1.0).windows
+    busy, most = _queued(0, arriving(600, 2000)), {"prefill": 2, "decode": 1}
+    made = _decide(busy, most, windows, 2.0, scaling={"prefill": {"min": 1, "max": 2}})["prefill"]
+    assert (made.reason, made.capped_by) == (ARRIVALS, "scaling.prefill.max")
+    made = _decide(busy, ONE, windows, 2.0, scaling={"prefill": {"min": 1, "max": 9}})["prefill"]
+    assert (made.reason, made.capped_by) == (decision.CONFIRMING, "")
+
+
+def test_an_unconfirmed_peak_does_not_tell_when_a_pool_shrinks():
+    windows = {**QUIET, "prefill": Window((KeptSize(302.0, 7), KeptSize(500.0, 3)), 200.0)}
+    made = _decide(IDLE, {"prefill": 3, "decode": 1}, windows, 202.0)["prefill"]
+    assert made.change.endswith("shrinks in 298 s, if at most 0 are needed until then")
 
 
 def test_a_gap_without_decisions_begins_the_window_anew():

@@ -31,7 +31,7 @@ class SchedulerLimits:
     max_length: int  # tokens of one sequence, prompt and output
     chunk_tokens: int = 512  # prompt tokens in one step
     lone_chunk: int = 0  # the same for the only sequence here, if that may be more
-    tpot: float = inf  # target seconds of a step with decodes: prompts get the time that decodes leave
+    tpot: float = inf  # objective for a token, in seconds: limits the prompt tokens of steps with decodes
     max_running: int = 64  # sequences in one step; a request of several choices counts as several
     max_waiting: int = 256
     max_parked: int = 32  # ungranted prefills for hand-offs whose KV is computed or being computed
