@@ -186,8 +186,10 @@ def _window(pool: _Pool, before: Window, terms: Sequence[Term]) -> Window:
 
 
 def _decide(pool: _Pool, terms: tuple[Term, ...], asked: int, window: Window, is_required: bool) -> PoolDecision:
-    """Returns the decision for one pool, whose confirmed terms ask for `asked` workers. `is_required`: workers of another
-    pool need a worker of this one."""
+    """Returns the decision for one pool, whose confirmed terms ask for `asked` workers.
+
+    `is_required`: workers of another pool need a worker of this one.
+    """
     bounds, current, scaling, now = pool.bounds, pool.current, pool.spec.scaling, pool.now
     needed = _needed(terms)
     allowed = _within(bounds, asked)
