@@ -50,14 +50,14 @@ def decide(
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
-    prompts: tuple[Term, ...] = ()
+    confirmed: tuple[Term, ...] = ()  # of the pool before
     for name in reversed(roles.with_pool(spec)):  # prefill first: its workers need a decode worker
         pool = _Pool(name, spec, fresh, current[name], now)
-        terms = _terms(pool, prompts)
+        terms = _terms(pool, confirmed)
         kept[name] = _window(pool, windows.get(name, Window()), terms)
         is_required = any(each.desired for each in made.values())
-        prompts = _confirmed(pool, terms, kept[name])
-        made[name] = _decide(pool, terms, _asked(prompts, pool.current), kept[name], is_required)
+        confirmed = _confirmed(pool, terms, kept[name])
+        made[name] = _decide(pool, terms, _asked(confirmed, pool.current), kept[name], is_required)
     return Decision({name: made[name] for name in roles.with_pool(spec)}, kept)
 
 

@@ -18,7 +18,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling.parameters import SamplingParams
 
 
-class SharedCores(OwnCores):
+class Sharing(OwnCores):
     shared = True
 
 
@@ -40,7 +40,7 @@ class Quiet:
             handoffs=None,
         )
         self.rates = Rates()
-        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), SharedCores(), max_waiting=4)
+        self.reporter = LoadReporter(self.handler, self.rates, TierTimes(), Pulse(), Sharing(), max_waiting=4)
         self.now = 0.0
 
     def report(self):

@@ -46,6 +46,12 @@ def pending(fleet):
     return view(fleet).pending_tokens, view(fleet).pending_blocks, view(fleet).pending_sequences
 
 
+def test_a_view_has_the_figures_of_the_last_load(fleet):
+    told = {"queue_tokens": 1, "waiting": 2, "running": 3, "step_time": 0.4, "put_rate": 5.0, "shares_cores": True}
+    fleet.loaded("u0", load(**told))
+    assert {name: getattr(view(fleet), name) for name in told} == told
+
+
 def test_only_the_second_load_after_it_surely_counts_what_was_sent(fleet):
     """The first one may have been on its way when the frame was sent."""
     fleet.sent("u0", queued=30, held=40)

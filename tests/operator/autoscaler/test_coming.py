@@ -18,9 +18,9 @@ def _traffic(requests=64, before=500, seconds=60.0, **given):
     return Traffic(**{"seconds": seconds, "arrivals": known, "output": OutputLengths(400, 0), **lately, **given})
 
 
-def _coming(traffic, *workers, **parts):
-    """The term, or None."""
-    windows = {pool: Window((KeptSize(0.0, 0),), 0.0) for pool in ("prefill", "decode")}
+def _coming(traffic, *workers, sampled=(), **parts):
+    """The term, or None. `sampled` are the prefill pool's earlier sizes for sampled needs."""
+    windows = {"prefill": Window((KeptSize(0.0, 0),), 0.0, sampled=sampled), "decode": Window((KeptSize(0.0, 0),), 0.0)}
     known = Signals(workers or (decoder(),), traffic)
     terms = decide(known, windows, spec(**parts), {"prefill": 1, "decode": 1}, 1.0).pools["decode"].terms
     return next((term for term in terms if term.reason == COMING_SEQUENCES), None)
@@ -57,11 +57,12 @@ def test_no_more_than_can_have_come_by_then():
     assert term.workers == pytest.approx((7 + 65) / FULL)
 
 
-def test_no_more_than_prefill_lets_through():
+@pytest.mark.parametrize(("sampled", "arriving"), [((), 3.0), ((KeptSize(30.0, 1),), 1.0)], ids=["now", "not yet"])
+def test_no_more_than_prefill_lets_through(sampled, arriving):
     """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are desired, 3 allowed."""
     slow = prefiller(prefill_cost=PrefillCost(1 / 64))
-    term = _coming(_traffic(before=0), slow, decoder(), scaling={"prefill": {"max": 3}}, slo={"ttft": "2s"})
-    assert term.numbers["arriving"] == pytest.approx(3.0)
+    given = {"scaling": {"prefill": {"max": 3}}, "slo": {"ttft": "2s"}, "sampled": sampled}
+    assert _coming(_traffic(before=0), slow, decoder(), **given).numbers["arriving"] == pytest.approx(arriving)
 
 
 def test_prefill_lets_through_what_ready_workers_compute_also_where_fewer_are_to_stay():

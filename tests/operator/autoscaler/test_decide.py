@@ -295,11 +295,11 @@ def test_a_need_of_the_last_minute_must_last_before_a_pool_grows():
             assert "have been needed for 30 s: now 3.33" in made.pools["prefill"].change
             assert _decide(behind, windows=windows, now=2.0)["prefill"].reason == BACKLOG
         windows = made.windows
-    seen[14] = (2, decision.CONFIRMING)  # blind
-    assert seen == [(2, decision.CONFIRMING)] * 15 + [(3, ARRIVALS)] * 9 + [(4, ARRIVALS)] * 4
+    waiting = [*[(2, decision.CONFIRMING)] * 14, (2, decision.METRICS_MISSING)]
+    assert seen == [*waiting, *[(3, ARRIVALS)] * 9, *[(4, ARRIVALS)] * 4]
 
 
-def test_a_need_beyond_the_bound_is_capped_and_one_below_it_is_not_called_so():
+def test_an_unconfirmed_need_is_capped_only_beyond_the_bound():
     windows = decide(IDLE, QUIET, spec(), ONE, 1.0).windows
     busy, most = _queued(0, arriving(600, 2000)), {"prefill": 2, "decode": 1}
     made = _decide(busy, most, windows, 2.0, scaling={"prefill": {"min": 1, "max": 2}})["prefill"]

@@ -55,11 +55,11 @@ def _check_queued(dispatcher, lengths, obstacle):
         # The second prompt would be in time, but the third one after it would not.
         pytest.param("pd", _slo("1s", "50ms"), [LATE], [8000, 3900], [], id="helps with prompts that would be late"),
         pytest.param("pd", _slo("1s", "50ms"), [(16_000, 4000)], [16_000, 4000], [], id="helps where there is no room"),
-        # Alongside one row in steps of 10.1 ms, it has half of its time for them, or four fifths.
+        # Alongside one row in steps of 10.1 ms, it has 44 or 78 % of its time for them.
         pytest.param("pd", _slo("500ms", "20ms"), [(4000, 4000)], [8000, 0], [], id="is slowed by what it decodes"),
         pytest.param("pd", _slo("500ms", "50ms"), [(4000,) * 2], [4000] * 2, [], id="is slowed less by longer steps"),
-        # Alongside a row it has a tenth of its time: 4,000 tokens take 4.8 s there, and 2.4 s on the prefill worker.
-        pytest.param("pd", _slo("1s", "11.2ms"), [(16_000, 4000)], [16_000, 0], [4000], id="would have it later"),
+        # Alongside a row it has 14 % of its time: 4,000 tokens take 3.5 s there, and 2.4 s on the prefill worker.
+        pytest.param("pd", _slo("1s", "13ms"), [(16_000, 4000)], [16_000, 0], [4000], id="would have it later"),
         # The prefill worker has no room for it and would have it in time, and nobody waits after it.
         pytest.param("pd", _slo("2500ms", "50ms"), [(16_000, 4000)], [16_000, 0], [4000], id="does not get the last"),
         pytest.param("pd", _slo("1s", "50ms"), [(4000,)] * 2, [8000, 0], [], id="is not needed in time"),
@@ -68,7 +68,7 @@ def _check_queued(dispatcher, lengths, obstacle):
         pytest.param(
             "pd", _slo("1s", "10ms"), [(4000,) * 6], [16_000, 0], [4000] * 2, id="has steps that are too long"
         ),
-        # Two seconds of four fifths of a decode worker's time are 13,000 tokens.
+        # Two seconds of 78 % of a decode worker's time are 13,000 tokens.
         pytest.param("pd", _slo("1s", "50ms"), [(4000,) * 9], [16_000, 12_000], [4000] * 2, id="queues bounded tokens"),
         pytest.param("pd", _slo("1s", "50ms"), [(63, 64)], [64, 63], [], id="computes short prompts itself"),
     ],
