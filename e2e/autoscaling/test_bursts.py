@@ -10,8 +10,8 @@ from burst import Burst
 from samples import ROLES, Sample
 from service import Service
 
-PROMPTS = {"rate": 3.0, "requests": 40, "prompt": 100, "output": 2}
-ANSWERS = {"rate": 4.0, "requests": 40, "prompt": 8, "output": 12}
+PROMPTS = {"rate": 2.0, "requests": 30, "prompt": 150, "output": 2}
+ANSWERS = {"rate": 4.0, "requests": 32, "prompt": 8, "output": 8}
 
 
 @pytest.fixture(scope="module")
