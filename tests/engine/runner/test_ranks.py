@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import pickle
+import threading
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event
@@ -14,7 +15,7 @@ import torch
 
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.errors import AdapterFailed, StartFailed
-from legato_engine.runner.ranks import first, parts
+from legato_engine.runner.ranks import first, follower, parts
 from legato_engine.runner.ranks.first import FirstRank, OtherRanks
 from legato_engine.runner.ranks.follower import Follower
 from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Loaded, LoadProgress
@@ -81,6 +82,19 @@ def connected() -> tuple[OtherRanks, Any]:
     return others, other
 
 
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Ranks, with their exit statuses, whose end would have ended this process."""
+    ended: list[Any] = []
+
+    def end_too(*status: int) -> None:
+        ended.append(status)
+        raise SystemExit
+
+    monkeypatch.setattr(first, "_end_too", end_too)
+    return ended
+
+
 def test_an_adapter_that_another_rank_cannot_hold_is_refused() -> None:
     """Nobody waits for ever, and that rank computes on."""
     answered, follower = Event(), Follower.__new__(Follower)
@@ -98,19 +112,50 @@ def test_an_adapter_that_another_rank_cannot_hold_is_refused() -> None:
         others.wait_answers()
 
 
-def test_a_rank_that_stands_still_while_it_takes_an_adapter_ends_with_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_stands_still_while_it_takes_an_adapter_ends_with_the_core(
+    ended: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     others, _ = connected()
-    ended = []
-
-    def end_too(*status: int) -> None:
-        ended.append(status)
-        raise SystemExit
-
-    monkeypatch.setattr(first, "_end_too", end_too)
     monkeypatch.setattr(first, "_ANSWER", 0.01)
     with pytest.raises(SystemExit):
         others.wait_answers()
     assert ended == [(1, -9)]
+
+
+def test_the_core_ends_when_it_sends_to_a_rank_that_ended(ended: list[Any]) -> None:
+    """Otherwise a request would fail because its adapter could not be sent."""
+    others, connection = connected()
+    others._sending = threading.Lock()
+    connection.close()
+    with pytest.raises(SystemExit):
+        others.send(DropAdapter(0))
+    assert ended == [(1, -9)]
+
+
+def test_a_rank_ends_quietly_when_the_first_one_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it loads, and while a thread of it takes an adapter."""
+    (mine, other), gone, raised = Pipe(), Event(), list[Any]()
+
+    class Loading(Follower):
+        def __init__(self, _load: Any, _checkpoint: Any, answer: Any, _gpu: Any) -> None:
+            self._answer, self._adapters = answer, {}
+            self._backend: Any = SimpleNamespace(adapter=lambda _pairs: gone.wait(60))
+            self._exchange: Any = SimpleNamespace(peers=None)
+            self._backend.nbytes = 0
+            answer(LoadProgress(0.5))
+
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(follower, "Follower", Loading)
+    monkeypatch.setattr(follower, "open_weights", lambda *_: None)
+    monkeypatch.setattr(follower.cores, "bind", lambda _rank: None)
+    load: Any = SimpleNamespace(threads=None, device="cpu", path=None, quantization="None", rank=Rank(1, 2))
+    mine.send_bytes(pickle.dumps(AddAdapter(0, {})))
+    mine.close()
+    assert follower.run(other, load) == 0
+    (adapter,) = [thread for thread in threading.enumerate() if "_add" in thread.name]
+    gone.set()
+    adapter.join(60)
+    assert not raised
 
 
 def test_only_progress_of_other_ranks_is_a_sign_of_life_of_a_start() -> None:

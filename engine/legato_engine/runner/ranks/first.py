@@ -49,7 +49,7 @@ class OtherRanks:
             self._processes.append(subprocess.Popen(arguments, pass_fds=passed, stdin=subprocess.DEVNULL))
             other.close()
             self._connections.append(mine)
-            mine.send_bytes(pickle.dumps(load))
+            self._send(len(self._connections), mine, pickle.dumps(load))
         self.close = weakref.finalize(self, _end, self._closing, self._processes, self._connections)
 
     def wait_loaded(self, beat: Callable[[], None]) -> Sequence[messages.Loaded]:
@@ -73,8 +73,8 @@ class OtherRanks:
     def send(self, message: messages.ToRank) -> None:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._sending:
-            for connection in self._connections:
-                connection.send_bytes(data)
+            for rank, connection in enumerate(self._connections, 1):
+                self._send(rank, connection, data)
 
     def wait_answers(self) -> None:
         """Waits for an answer of every rank. Raises AdapterFailed."""
@@ -82,6 +82,12 @@ class OtherRanks:
         for rank, answer in enumerate(answers, 1):
             if isinstance(answer, messages.AddFailed):
                 raise AdapterFailed(f"rank {rank}: {answer.reason}")
+
+    def _send(self, rank: int, connection: Connection, data: bytes) -> None:
+        try:
+            connection.send_bytes(data)
+        except OSError:
+            _end_too(rank, self._processes[rank - 1].wait())
 
     def _receive(self, rank: int, connection: Connection, seconds: float | None = None) -> messages.FromRank:
         """Ends a rank without an answer in this time, and with it the core."""

@@ -3,6 +3,7 @@
 import mmap
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from threading import Lock, Thread
@@ -123,7 +124,7 @@ def run(connection: Connection, load: messages.LoadPart) -> int:
     answering = Lock()
 
     def answer(message: messages.FromRank) -> None:
-        with answering:
+        with answering, suppress(OSError):  # once the first rank has ended, the next message says so
             connection.send_bytes(pickle.dumps(message))
 
     try:
