@@ -124,11 +124,12 @@ class Runner:
         config = checkpoint.config.serving(sizes.max_length)
         num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length, options.chunk_tokens)
         slots = options.host_kv_bytes // layout.block_bytes
+        sums = ""
         with torch.inference_mode():
             backend: Backend
             if options.tensor > 1:
                 sizes_of_arena = ArenaSizes(num_blocks, slots)
-                backend, model, arena = ranks.lead(checkpoint, plan, options, room, sizes_of_arena, report)
+                backend, model, arena, sums = ranks.lead(checkpoint, plan, options, room, sizes_of_arena, report)
             else:
                 scales = backends.scales_of_kv(checkpoint, chosen)
                 backend = backends.make(checkpoint, chosen, gpu, room, lambda share: report("weights", share), scales)
@@ -136,7 +137,10 @@ class Runner:
                 place = gpu.place if gpu else torch.device("cpu")
                 arena = Arena(layout, num_blocks, place, slots, shared=options.shared)
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
-        return cls(plan, model, backend, arena, sampler, options.ranges)
+        runner = cls(plan, model, backend, arena, sampler, options.ranges)
+        if sums:
+            runner.formats = f"{runner.formats}; {sums}"
+        return runner
 
     @property
     def ahead(self) -> "Runner | None":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from legato_engine import capacity
 from legato_engine.backends.sharded.rank import Rank
+from legato_engine.backends.sharded.sum_group import FEWEST
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models.config import ModelConfig
@@ -16,6 +17,7 @@ from legato_engine.weights.expected import expected_shapes
 
 _MIB = 1 << 20
 PROCESS = 300 * _MIB  # compiled kernels, threads and allocators of a core that has loaded torch
+NCCL = 256 * _MIB  # assumed for its buffers on a GPU
 RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free the larger of these bytes and this share of the available memory
 SHARED = 0.25  # largest part of available memory for the KV cache, if other programs use the memory, too
 MOST_DRAWS = 128  # rows that a GPU samples together
@@ -92,7 +94,8 @@ def needs(
     adapters = adapter_values * chosen.adapter_bytes
     rotations = {config.rotation(layer) for layer in range(config.layers)}
     angles = sum(4 * rotation.dim for rotation in rotations if rotation)  # a cosine and a sine for each two numbers
-    return Needs(int(weights) + adapters, ranks * PROCESS + 4 * (step + largest), ranks * angles)
+    process = PROCESS + (NCCL if chosen.backend == "cuda" and ranks >= FEWEST else 0)
+    return Needs(int(weights) + adapters, ranks * process + 4 * (step + largest), ranks * angles)
 
 
 def _mlp_width(config: ModelConfig, chosen: Formats) -> int:

@@ -89,13 +89,15 @@ def test_greedy_tokens_are_those_of_transformers(name, oracle_of, sequences):
 
 @pytest.mark.parametrize(("name", "degree"), [("olmo 2", 2), ("gpt-oss", 2), ("FP8", 2)])
 def test_ranks_compute_the_same_together(name, degree, sequences, monkeypatch):
-    """Replayed, with an arena for each rank, and copies of blocks."""
+    """Replayed, with an arena for each rank, and copies of blocks. The log says how they add."""
+    monkeypatch.setattr(ranks, "join_group", lambda *_: "sums by a group")
     weights = rounding.rounded(RandomCheckpoint(LLAMA), "FP8") if name == "FP8" else random_weights(name)
     monkeypatch.setattr(ranks, "OtherRanks", partial(RankThreads, checkpoint=weights, gpu=partial(Interpreted, 2)))
     monkeypatch.setattr(GridExecutor, "__call__", one_at_a_time(GridExecutor.__call__))
     outputs = []
     for options in ({}, {"tensor": degree, "threads": 1}):
         runner = load(weights, **options)
+        assert runner.formats.endswith("; sums by a group") == bool(options)
         runner.capture()
         run = sequences(runner, prompts(320, (5, 17, 9)), new_tokens=2)
         run.prefill(0, chunk=256)

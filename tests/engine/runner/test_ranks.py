@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import pickle
+import re
 import threading
+from contextlib import nullcontext
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event
@@ -13,12 +15,13 @@ import pytest
 import tiny_llama
 import torch
 
+from legato_engine.backends.sharded import device_handles, shared_memory
 from legato_engine.backends.sharded.rank import Rank
-from legato_engine.errors import AdapterFailed, StartFailed
-from legato_engine.runner.ranks import first, follower, parts
+from legato_engine.errors import AdapterFailed, NoDevice, StartFailed
+from legato_engine.runner.ranks import degrees, first, follower, loading, parts
 from legato_engine.runner.ranks.first import FirstRank, OtherRanks
 from legato_engine.runner.ranks.follower import Follower
-from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Loaded, LoadProgress
+from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Join, Loaded, LoadProgress, UseGroup
 from legato_engine.runner.ranks.parts import RankPart
 from legato_engine.weights.opening import open_weights
 
@@ -38,6 +41,9 @@ class Others:
         self.answered += 1
         if self.refusals:
             raise self.refusals.pop()
+
+    def wait_joined(self) -> list[str]:
+        return [str(each) for each in self.refusals]
 
 
 def first_rank(others: Any, faults: list[Exception]) -> FirstRank:
@@ -156,6 +162,90 @@ def test_a_rank_ends_quietly_when_the_first_one_has_ended(monkeypatch: pytest.Mo
     gone.set()
     adapter.join(60)
     assert not raised
+
+
+@pytest.mark.parametrize(
+    ("own", "refusals", "used", "sums"),
+    [
+        ("", [], True, r"sums above 512 KiB by NCCL [\d.]+|sums above 512 KiB by NCCL none"),
+        ("no NCCL", [], False, "sums of any size by one-shot kernels, as NCCL cannot be used: no NCCL"),
+        ("a", ["rank 2: b"], False, "sums of any size by one-shot kernels, as NCCL cannot be used: a; rank 2: b"),
+        ("", ["rank 2: b"], False, "sums of any size by one-shot kernels, as NCCL cannot be used: rank 2: b"),
+        (None, [], False, ""),
+    ],
+)
+def test_a_group_adds_large_tensors_once_all_ranks_have_joined_it(
+    own: str | None, refusals: list[Any], used: bool, sums: str
+) -> None:
+    """Without one, or with the reason in the log and in `/state`, the one-shot kernel adds all."""
+    others, files = Others(), list[bytes]()
+    others.refusals = refusals
+
+    def join(store: str) -> str | None:
+        files.append(Path(store).read_bytes())
+        return own
+
+    group: Any = None if own is None else SimpleNamespace(join=join)
+    exchange: Any = SimpleNamespace(peers=SimpleNamespace(group=None), group=group)
+    assert re.fullmatch(sums, loading.join_group(exchange, others))  # type: ignore[arg-type]
+    assert exchange.peers.group is (group if used else None)
+    assert [type(each) for each in others.sent] == [Join, UseGroup][: 1 + used if own is not None else 0]
+    assert files == [b""][: len(others.sent)]
+
+
+def test_another_rank_joins_a_group_and_uses_it_when_all_have_joined() -> None:
+    others, connection = connected()
+    rank = Follower.__new__(Follower)
+    rank._answer = lambda message: connection.send_bytes(pickle.dumps(message))
+    rank._exchange = exchange = SimpleNamespace(peers=SimpleNamespace(group=None), group=None)  # type: ignore[assignment]
+    for reason, reported in (("", []), ("no NCCL", ["rank 1: no NCCL"])):
+        exchange.group = SimpleNamespace(join={"store": reason}.__getitem__)
+        rank.handle(Join("store"))
+        assert others.wait_joined() == reported
+    assert exchange.peers.group is None
+    rank.handle(UseGroup())
+    assert exchange.peers.group is exchange.group
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "memory", "group"),
+    [("cpu", 4, False, False), ("cuda", 2, True, False), ("cuda", 3, True, True), ("cuda", 4, True, True)],
+)
+def test_more_than_two_gpus_add_by_a_group(
+    monkeypatch: pytest.MonkeyPatch, device: str, ranks: int, memory: bool, group: bool
+) -> None:
+    for name in ("PeerMemory", "SumGroup"):
+        monkeypatch.setattr(parts, name, lambda *given: given)
+    gpu: Any = SimpleNamespace(place=SimpleNamespace(type=device))
+    room: Any = SimpleNamespace(tokens=10)
+    given = (Rank(1, ranks), gpu.place, 80)
+    exchange = parts.open_exchange(given[0], shared_memory.make(ranks), gpu, room, 8)
+    assert exchange[2:] == (given if memory else None, given if group else None)
+
+
+def rebuilt(size: int, storage_device: int) -> tuple[int, int]:
+    return size, storage_device
+
+
+def test_memory_of_another_gpu_is_mapped_for_the_gpu_whose_kernels_read_it() -> None:
+    handle = pickle.dumps((rebuilt, (8, 3)))
+    assert device_handles.opened(handle) == (8, 3)  # type: ignore[comparison-overlap]
+    assert device_handles.opened(handle, torch.device("cuda", 1)) == (8, 1)  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "unreachable", "refusal"),
+    [
+        (4, (), ""),
+        (5, ((4, 0),), ""),
+        (3, (), "4 ranks need a GPU each; torch sees 3; degrees that fit: 1, 2"),
+        (4, ((2, 0),), "GPU 2 cannot access the memory of GPU 0"),
+    ],
+)
+def test_ranks_have_gpus_that_reach_each_other(gpus: int, unreachable: Any, refusal: str) -> None:
+    with pytest.raises(NoDevice, match=refusal) if refusal else nullcontext():
+        degrees.check_gpus(4, gpus, lambda *pair: pair not in unreachable)
+    degrees.check_gpus(1, 0)
 
 
 def test_only_progress_of_other_ranks_is_a_sign_of_life_of_a_start() -> None:

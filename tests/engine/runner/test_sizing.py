@@ -52,6 +52,15 @@ def test_weights_take_what_was_worked_out(checkpoint, dtype, name):
     assert found.weights == pytest.approx(loaded.weight_bytes, rel=0.01)
 
 
+@pytest.mark.parametrize(("backend", "ranks", "added"), [("cuda", 2, 0), ("cuda", 4, 4 * 256), ("cpu", 4, 0)])
+def test_more_than_two_ranks_on_gpus_need_memory_for_nccl(checkpoint, monkeypatch, backend, ranks, added):
+    """The size of its buffers is assumed."""
+    chosen = replace(formats.choose("float32", PROCESSORS["codes"], None, checkpoint.config, 16), backend=backend)
+    with_buffers = sizing.needs(checkpoint, chosen, 512, 64, ranks=ranks).workspace
+    monkeypatch.setattr(sizing, "NCCL", 0)
+    assert with_buffers - sizing.needs(checkpoint, chosen, 512, 64, ranks=ranks).workspace == added * MIB
+
+
 @pytest.mark.parametrize(
     ("available", "advice"),
     [

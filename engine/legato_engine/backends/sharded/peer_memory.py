@@ -6,8 +6,10 @@ import torch
 
 from legato_engine.backends.sharded import device_handles
 from legato_engine.backends.sharded.rank import Rank
+from legato_engine.backends.sharded.sum_group import SumGroup
 from legato_engine.kernels.gpu.configurations import chip_of, choose
 
+ONE_SHOT = 512 << 10  # bytes of the largest tensor that the kernel adds if ranks have joined a group
 _NUMBER = 4  # bytes of the widest type
 _ALIGNED = 256  # bytes
 
@@ -25,6 +27,7 @@ class PeerMemory:
         self._first_slot = -(-programs * 4 // _ALIGNED) * _ALIGNED  # after the counters
         size = self._first_slot + 2 * self._room * _NUMBER
         self.memory = torch.zeros(size, dtype=torch.uint8, device=place)
+        self.group: SumGroup | None = None  # which all ranks have joined
         self._all: Sequence[torch.Tensor] = ()
         self._slots = self._arrivals = torch.empty(0)
 
@@ -33,8 +36,9 @@ class PeerMemory:
 
     def open(self, handles: Sequence[bytes]) -> None:
         """Connects to the exported memory of all ranks, by rank. Raises RuntimeError."""
-        own = self._rank.index
-        self.connect([self.memory if i == own else device_handles.opened(each) for i, each in enumerate(handles)])
+        own, place = self._rank.index, self.memory.device
+        memories = [self.memory if i == own else device_handles.opened(each, place) for i, each in enumerate(handles)]
+        self.connect(memories)
 
     def connect(self, memories: Sequence[torch.Tensor]) -> None:
         """Uses the `memory` of all ranks, by rank."""
@@ -45,6 +49,9 @@ class PeerMemory:
 
     def add(self, x: torch.Tensor) -> None:
         """Replaces x, contiguous, with its sum over ranks, which all call this alike, after `connect`."""
+        if self.group is not None and x.nbytes > ONE_SHOT and x.numel() % self._rank.count == 0:
+            self.group.add(x)
+            return
         from legato_engine.kernels.gpu.all_reduce import add_ranks  # imports triton, which takes a second
 
         for piece in torch.split(x.view(-1), self._room):

@@ -1,5 +1,10 @@
 """Refuses degrees of tensor parallelism that do not divide a model, its codes, or the GPUs of a machine."""
 
+from collections.abc import Callable
+from itertools import permutations
+
+import torch
+
 from legato_engine.backends.sharded.checkpoint import ShardedCheckpoint
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.errors import NoDevice, UnsupportedFormat, UnsupportedModel
@@ -17,11 +22,14 @@ def fitting(checkpoint: Checkpoint, chosen: Formats) -> tuple[int, ...]:
     return tuple(degree for degree in fit if not _undivided_codes(checkpoint, chosen, degree))
 
 
-def check_gpus(degree: int, gpus: int) -> None:
-    """Raises NoDevice for more ranks than GPUs."""
+def check_gpus(degree: int, gpus: int, reaches: Callable[[int, int], bool] = torch.cuda.can_device_access_peer) -> None:
+    """Raises NoDevice for more ranks than GPUs, and for GPUs of which one cannot read the memory of another."""
     if degree > 1 and gpus < degree:
         fit = _listed(tuple(each for each in DEGREES if each <= gpus))
         raise NoDevice(f"{_FIELD}: {degree} ranks need a GPU each; torch sees {gpus}; degrees that fit: {fit}")
+    for one, other in permutations(range(degree), 2):
+        if not reaches(one, other):
+            raise NoDevice(f"{_FIELD}: GPU {one} cannot access the memory of GPU {other}, over NVLink or PCIe")
 
 
 def check_model(checkpoint: Checkpoint, degree: int) -> None:

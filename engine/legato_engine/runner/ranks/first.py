@@ -83,6 +83,12 @@ class OtherRanks:
             if isinstance(answer, messages.AddFailed):
                 raise AdapterFailed(f"rank {rank}: {answer.reason}")
 
+    def wait_joined(self) -> Sequence[str]:
+        """Returns the reasons why these ranks have not joined the group."""
+        answers = [self._receive(rank, connection, _ANSWER) for rank, connection in enumerate(self._connections, 1)]
+        reasons = [answer.reason for answer in answers if isinstance(answer, messages.Joined)]
+        return [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons, 1) if reason]
+
     def _send(self, rank: int, connection: Connection, data: bytes) -> None:
         try:
             connection.send_bytes(data)

@@ -94,6 +94,12 @@ class Follower:
         elif isinstance(message, messages.Connect):
             assert self._exchange.peers is not None
             self._exchange.peers.open(message.handles)
+        elif isinstance(message, messages.Join):
+            assert self._exchange.group is not None
+            self._answer(messages.Joined(self._exchange.group.join(message.store)))
+        elif isinstance(message, messages.UseGroup):
+            assert self._exchange.peers is not None
+            self._exchange.peers.group = self._exchange.group
         elif isinstance(message, messages.LoadPart):
             raise AssertionError("a rank loads once")
         else:

@@ -8,7 +8,9 @@ import torch
 
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.sharded import device_handles, shared_memory
+from legato_engine.backends.sharded.peer_memory import ONE_SHOT
 from legato_engine.backends.sharded.rank import Rank
+from legato_engine.backends.sharded.sum_group import nccl_version
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.runner.arena import Arena
@@ -16,7 +18,8 @@ from legato_engine.runner.interface import Progress
 from legato_engine.runner.plan import RunnerOptions, RunnerPlan
 from legato_engine.runner.ranks import parts
 from legato_engine.runner.ranks.first import FirstArena, FirstRank, OtherRanks
-from legato_engine.runner.ranks.messages import Connect, LoadPart
+from legato_engine.runner.ranks.messages import Connect, Join, LoadPart, UseGroup
+from legato_engine.runner.ranks.parts import Exchange
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -28,11 +31,12 @@ class ArenaSizes(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """The first rank's layers and arena."""
+    """The first rank's layers and arena. `sums` describes how GPUs add large tensors; empty if they have no choice."""
 
     backend: FirstRank
     model: Llama
     arena: Arena
+    sums: str
 
 
 def lead(
@@ -60,14 +64,30 @@ def lead(
     backend.others_nbytes = sum(answer.nbytes for answer in answers)
     if shared is not None:
         shared.seal(shared=options.shared)
+    others.watch()
     if exchange.peers is not None:
         handles = [exchange.peers.export(), *[answer.peer for answer in answers]]
         others.send(Connect(handles))
         exchange.peers.open(handles)
         arenas = [device_handles.opened(answer.arena) for answer in answers]
         first.connect(arenas, min(rank.count, config.kv_heads))
-    others.watch()
-    return Ranked(backend, model, shared or first)
+    return Ranked(backend, model, shared or first, join_group(exchange, others))
+
+
+def join_group(exchange: Exchange, others: OtherRanks) -> str:
+    """Lets a group add large tensors if all ranks can join it. Describes the result, see `Ranked`."""
+    if exchange.peers is None or exchange.group is None:
+        return ""
+    # Stays open: the group may read it later. No other pod or user can open it.
+    store = f"/proc/{os.getpid()}/fd/{os.memfd_create('legato-group')}"
+    others.send(Join(store))
+    own = exchange.group.join(store)
+    reasons = [*filter(None, [own]), *others.wait_joined()]
+    if reasons:
+        return f"sums of any size by one-shot kernels, as NCCL cannot be used: {'; '.join(reasons)}"
+    others.send(UseGroup())
+    exchange.peers.group = exchange.group
+    return f"sums above {ONE_SHOT >> 10} KiB by NCCL {nccl_version()}"
 
 
 def _loads(

@@ -43,6 +43,18 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Joins the group of `SumGroup`, by the path of a file. Is answered with `Joined`."""
+
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseGroup:
+    """All ranks have joined the group, which adds large tensors from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Forward:
     """Computes a step. `adapters` are the numbers of the adapters of `inputs.adapted`, which has none itself, and
     `drawn` is the number of tokens in `inputs.drawn`, which the first rank shares."""
@@ -98,6 +110,13 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """The rank has joined the group or, with a reason, has not."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress:
     """The rank has loaded a share of its weights."""
 
@@ -118,5 +137,5 @@ class AddFailed:
     reason: str
 
 
-ToRank = LoadPart | Connect | Forward | LogitsOf | Capture | CopyBlocks | AddAdapter | DropAdapter
-FromRank = LoadProgress | Loaded | LoadFailed | AddFailed | int
+ToRank = LoadPart | Connect | Join | UseGroup | Forward | LogitsOf | Capture | CopyBlocks | AddAdapter | DropAdapter
+FromRank = LoadProgress | Loaded | LoadFailed | Joined | AddFailed | int

@@ -14,6 +14,7 @@ from legato_engine.backends.sharded.collectives import Collectives, OfCpuSteps, 
 from legato_engine.backends.sharded.peer_memory import PeerMemory
 from legato_engine.backends.sharded.rank import Rank
 from legato_engine.backends.sharded.shared_memory import SharedMemory
+from legato_engine.backends.sharded.sum_group import FEWEST, SumGroup, nccl_version
 from legato_engine.runner import backends
 from legato_engine.runner.formats import Formats
 from legato_engine.weights.checkpoint import Checkpoint
@@ -30,19 +31,21 @@ class RankPart(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """The memory through which ranks exchange results: of the host, or of their GPUs."""
+    """The memory through which ranks exchange results: of the host, or of their GPUs, which a group may complement."""
 
     host: SharedMemory
     gpu: Device | None = None
     peers: PeerMemory | None = None
+    group: SumGroup | None = None
 
 
 def open_exchange(rank: Rank, memory: int, gpu: Device | None, room: Room, hidden: int) -> Exchange:
     """`memory` is the descriptor of memory that all ranks share."""
-    peers = None
+    peers = group = None
     if gpu is not None and gpu.place.type == "cuda":
         peers = PeerMemory(rank, gpu.place, room.tokens * hidden)
-    return Exchange(SharedMemory(memory, rank), gpu, peers)
+        group = SumGroup(rank, gpu.place, room.tokens * hidden) if rank.count >= FEWEST else None
+    return Exchange(SharedMemory(memory, rank), gpu, peers, group)
 
 
 def make(
@@ -69,7 +72,8 @@ def versions() -> str:
     """What must be equal in all ranks, because it decides what they compute."""
     names = ("torch", "numba", "numpy", "triton")
     packages = [f"{name} {_version(name)}" for name in names]
-    return ", ".join((f"Python {platform.python_version()}", *packages, f"CUDA {torch.version.cuda}"))
+    libraries = (f"CUDA {torch.version.cuda}", f"NCCL {nccl_version()}")
+    return ", ".join((f"Python {platform.python_version()}", *packages, *libraries))
 
 
 def _version(package: str) -> str:
