@@ -62,7 +62,7 @@ def shape(text: str) -> Shape:
 
 
 def legato_bench(url: str, load: Load) -> Figures | None:
-    """Returns the figures of `legato bench`; None if the server answered nothing, for example because it died."""
+    """Returns the figures of `legato bench`; None if requests failed, for example because the server died."""
     asked = load.shape
     command = [sys.executable, "-m", "legato_cli.main", "bench", "--url", url, "--warmup", "0"]
     command += ["--input-tokens", str(asked.input_tokens), "--output-tokens", str(asked.output_tokens)]
@@ -75,6 +75,8 @@ def legato_bench(url: str, load: Load) -> Figures | None:
     if figures is None:
         return None
     (measured,) = figures["loads"]
+    if _some_failed(measured["failed"], load):
+        return None
     speed, ttft, tpot = measured["output_tokens_per_second"], measured["ttft_ms"]["p50"], measured["tpot_ms"]["p50"]
     return dict(zip(METRICS, (speed, ttft, tpot), strict=True))
 
@@ -101,12 +103,19 @@ def vllm_bench(program: str) -> Generator:
         with tempfile.TemporaryDirectory() as folder:
             command += ["--result-dir", folder, "--result-filename", "figures.json"]
             figures = _run(command, Path(folder, "figures.json"))
-        if figures is None or not figures["completed"]:
+        if figures is None or _some_failed(load.requests - figures["completed"], load):
             return None
         values = (figures["output_throughput"], figures["median_ttft_ms"], figures["median_tpot_ms"])
         return dict(zip(METRICS, values, strict=True))
 
     return measure
+
+
+def _some_failed(failed: int, load: Load) -> bool:
+    """Reports failed requests: figures of the others would be better than the server."""
+    if failed:
+        print(f"{failed} of {load.requests} requests failed, so their cell has no figures", file=sys.stderr)
+    return failed > 0
 
 
 def _run(command: list[str], result: Path) -> dict[str, Any] | None:
