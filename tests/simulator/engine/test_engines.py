@@ -57,6 +57,10 @@ TIMES = {
     # Of 0.9 x 50 ms a step, 10.1 are the decoding row's: 336 tokens fit, a multiple of 16, so 1,100 take 4 steps.
     "shorter chunks alongside decoding": (
         FLUID, [Arrival(1.0, 100, 501), Arrival(2.0, 1100, 1)], UNIFIED, {"1 ttft": 4 * 0.0101 + 0.11}),
+    # The first decodes alongside the second's chunks: 336 and 164 tokens, in 10.1 ms more each.
+    "decoding from the step after the prompt": (
+        FLUID, [Arrival(1.0, 512, 3), Arrival(1.0, 500, 1)], UNIFIED,
+        {"0 ttft": 0.0612, "0 tpot": 0.0101 + 0.05 / 2, "1 ttft": 0.0612 + 2 * 0.0101 + 0.05}),
     "known prefix": (
         BOTH, [Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))], {},
         {"1 uncached": 512, "1 ttft": 0.01 + 0.0512}),

@@ -39,7 +39,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
         worker = self._next
         assert worker is not None
         now = worker.ends
-        changed = worker.step(now)
+        changed = worker.end_step(now)
         for request in changed.prefilled:
             self._prefilled(request, now)
         for request in changed.finished:
@@ -47,6 +47,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
         for request in changed.preempted:
             self._requeue(request, now)
         self._unpark(worker, now)
+        worker.begin_step(now)
         self._dispatcher.dispatch(now)
 
     def arrive(self, request: SimulatedRequest, now: float) -> None:

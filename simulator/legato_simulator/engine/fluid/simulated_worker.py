@@ -16,7 +16,10 @@ from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
 
 class SimulatedWorker(SimulatedPod):
-    """A worker with its next event at `ends`, which `step` runs."""
+    """A worker with its next event at `ends`: the end of steps.
+
+    `end_step` and `begin_step` are separate, because a sequence whose prompt a step completed decodes in the next one.
+    """
 
     def __init__(self, name: str, pool: Pool, kind: WorkerKind, created: float) -> None:
         super().__init__(name, pool, kind, created)
@@ -36,6 +39,7 @@ class SimulatedWorker(SimulatedPod):
         self._chunks: list[tuple[SimulatedRequest, int]] = []  # of the steps until `ends`; empty if it only decodes
         self._entering: list[SimulatedRequest] = []
         self._began = 0.0
+        self._between_steps = False
         self._recent_steps = self._mean_tokens = self._mean_pairs = (
             0.0  # statistics of steps with prompts, as in the step cost fit
         )
@@ -126,8 +130,8 @@ class SimulatedWorker(SimulatedPod):
         self._entering.append(request)
         self._changed(now)
 
-    def step(self, now: float) -> Changed:
-        """Runs the event that is due at `ends`."""
+    def end_step(self, now: float) -> Changed:
+        """Ends the steps that are due at `ends`."""
         changed = Changed()
         self._advance(now)
         self._end_chunks(changed)
@@ -136,8 +140,14 @@ class SimulatedWorker(SimulatedPod):
         while self.used > self.kind.kv_tokens and len(self.rows) > 1:
             changed.preempted.append(self.rows.newest())
             self.rows.remove(changed.preempted[-1])
-        self._begin(now)
+        self._between_steps = True
         return changed
+
+    def begin_step(self, now: float) -> None:
+        """Begins the next steps, also with the sequences that joined since `end_step`."""
+        self._between_steps = False
+        self._enter()
+        self._begin(now)
 
     def evict(self, now: float) -> list[SimulatedRequest]:
         """Removes and returns all decoding sequences, with their KV."""
@@ -167,7 +177,7 @@ class SimulatedWorker(SimulatedPod):
 
     def _changed(self, now: float) -> None:
         """Starts other steps if the current ones only decode. Steps with prompts continue."""
-        if self._chunks and self.ends < math.inf:
+        if self._between_steps or (self._chunks and self.ends < math.inf):
             return
         self._advance(now)
         self._enter()
