@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
-from legato_operator.autoscaler.decision import PASSING, PoolDecision
+from legato_operator.autoscaler.decision import PASSING, SAMPLED, PoolDecision, Term
 from legato_operator.autoscaler.window import KeptSize, Window
 from legato_simulator.baselines.clairvoyant import SLOT
 from legato_simulator.engine.scaler import Observation
@@ -65,12 +65,14 @@ class MeasuredScaler:
         """Workers up to each part but the last: none is less than the one before."""
         slot, bounds = int(now // SLOT), roles.bounds(self._spec, pool)
         work = self._plan[slot][pool == roles.DECODE] if slot < len(self._plan) else 0.0
-        lasting = math.ceil(max((term.known for term in made.terms if term.reason not in PASSING), default=0.0) - 1e-6)
+        confirmed = self._windows[pool].confirmed if made.current else math.inf
+        lasting = _workers([term for term in made.terms if term.reason not in PASSING], confirmed)
+        needed = _workers(made.terms, confirmed)
         stabilization = self._spec.scaling.scale_down_stabilization
         kept = KeptSize(now + stabilization, lasting)
         window = self._lasting[pool] = self._lasting[pool].add(now, [kept], lasting, lasting, idle=False)
-        self._needs[pool].append(min(max(made.needed, bounds.min), bounds.max))
-        levels = (work, math.ceil(work), bounds.min, lasting, made.needed, window.highest, made.desired)
+        self._needs[pool].append(min(max(needed, bounds.min), bounds.max))
+        levels = (work, math.ceil(work), bounds.min, lasting, needed, window.highest, made.desired)
         return tuple(itertools.accumulate(levels, max))
 
     def _count(self, seen: Observation) -> None:
@@ -85,6 +87,12 @@ class MeasuredScaler:
             for part, (before, after) in zip(PARTS, itertools.pairwise(ends), strict=True):
                 self._hours[part] += gpu_hours * (after - before)
             self._hours[STARTING] += gpu_hours * starting[pool]
+
+
+def _workers(terms: Sequence[Term], confirmed: int | float) -> int:
+    """Workers that the terms need; needs of a sample count as far as they have lasted."""
+    known = (min(term.known, confirmed) if term.reason in SAMPLED else term.known for term in terms)
+    return math.ceil(max(known, default=0.0) - 1e-6)
 
 
 def necessary(needs: Sequence[int], first: int) -> int:
