@@ -155,7 +155,7 @@ class Routing(ManifestPart):
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
     """Policy without a prefill worker: Local (decode workers prefill), Wait or Fail."""
     when_prefill_busy: Literal["Local", "Wait"] = "Local"
-    """Policy when prefill workers would miss slo.ttft: Local (decode workers prefill, if sooner) or Wait."""
+    """Policy when prefill workers would miss slo.ttft: Local (decode workers on other cores help if sooner) or Wait."""
     kv_sharing: Literal["Auto", "Off"] = "Auto"
     """Auto: workers fetch cached KV from each other where that is predicted to be faster than computing it."""
     on_worker_failure: Literal["Retry", "Fail"] = "Retry"
