@@ -14,7 +14,7 @@ from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import idle, outlook, record
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
-from legato_operator.autoscaler.decision import REASONS, Decision, PoolDecision
+from legato_operator.autoscaler.decision import REASONS, STATES, Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
 from legato_operator.cluster import Ref, ref_of, seconds_of
 from legato_operator.manifests import common, pool
@@ -109,10 +109,13 @@ class Autoscaler:
             self._journal.forget_decisions(memory.name)
 
     async def _decide(self, observed: Observed, memory: _Memory, current: Mapping[str, int]) -> Scaled:
-        """Decides now. A size set by somebody else restarts the pool's window."""
+        """Decides now. A size set by somebody else restarts the pool's window, except for needs of a sample."""
         spec = observed.service.spec
         signals = await self._source.signals(observed)
-        windows = {pool: window for pool, window in memory.windows.items() if memory.sizes.get(pool) == current[pool]}
+        windows = {
+            pool: window if memory.sizes.get(pool) == current[pool] else Window(sampled=window.sampled)
+            for pool, window in memory.windows.items()
+        }
         decision = decide(signals, windows, spec, current, observed.now)
         decision = _within_limits(decision, spec, self._gpu_resources)
         missing = [text for made in decision.pools.values() for text in made.missing]
@@ -192,7 +195,7 @@ def _event(made: PoolDecision) -> tuple[str, str]:
 def _status(
     observed: Observed, decision: Decision, changes: Iterable[Mapping[str, Any]], paused: str
 ) -> Mapping[str, Any]:
-    """Returns `status.scaling`. Entries stay as they are for up to `REFRESH_EVERY` while only numbers differ.
+    """Returns `status.scaling`. Entries stay for up to `REFRESH_EVERY` while only numbers, or the largest term, differ.
 
     A change whose status could not be written is included in a later one.
     """
@@ -207,11 +210,14 @@ def _status(
 
 
 def _is_current(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
-    if before is None or any(
-        before.get(key) != now.get(key) for key in ("current", "recommended", "allowed", "cappedBy", "missing")
-    ):
+    if before is None:
         return False
-    if all(before.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):
+    changed = {key for key in now.keys() | before.keys() if before.get(key) != now.get(key)}
+    if changed & {"current", "recommended", "allowed", "cappedBy", "missing"}:
+        return False
+    if "reason" in changed and STATES & {before["reason"], now["reason"]}:  # terms alternate as numbers do
+        return False
+    if not changed & {"needed", "highest", "reason", "terms", "unmet"}:
         return True
     return seconds - seconds_of(before["time"]) < REFRESH_EVERY
 

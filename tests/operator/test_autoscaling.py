@@ -22,6 +22,7 @@ from legato_operator.reconcile import NOTICED_WITHIN, is_unwatched
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
 BEHIND = Signals((prefiller(queue_tokens=160_000), decoder()), arriving(420, 2000))
+CONFIRMING = Signals((prefiller(), decoder()), arriving(900, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 LOADING = decoder(ready=False, sample_age=None, prefill_cost=None)
 BLIND = Signals((prefiller(sample_age=None), decoder()), None)
@@ -164,6 +165,7 @@ def test_a_size_that_somebody_else_set_is_kept_for_the_window(look):
         look(float(now), IDLE)
     assert not look(1000.0, prefill=6).actions
     assert not look(1002.0, prefill=6).actions
+    assert not look(1004.0, BUSY, prefill=2).actions  # for 30 s
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,13 @@ def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_sec
     later = look(1030.0, prefill=4, status=status).status
     assert soon["pools"] == first["pools"]
     assert later["pools"]["prefill"] != first["pools"]["prefill"]
+
+
+@pytest.mark.parametrize(("known", "reason"), [(CONFIRMING, "Confirming"), (BEHIND, "Arrivals")])
+def test_another_state_is_written_immediately_and_another_term_later(look, known, reason):
+    """A need of five that has not lasted, and a backlog of four."""
+    status = {"scaling": look(prefill=4).status}
+    assert look(1002.0, known, prefill=4, status=status).status["pools"]["prefill"]["reason"] == reason
 
 
 def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(look, build):

@@ -26,6 +26,7 @@ CONFIRMING = "Confirming"
 
 PASSING = frozenset({ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM})  # reasons that end with a queue or a surge
 SAMPLED = frozenset({ARRIVALS, QUEUEING})  # reasons from a sample: the prompts of the last minute
+STATES = frozenset({IDLE, STABILIZING, COOLING_DOWN, METRICS_MISSING, WITHIN_BOUNDS, CONFIRMING})  # not of a term
 
 REASONS = {
     ARRIVALS: "prompt tokens arriving per second",

@@ -32,13 +32,15 @@ class Window:
         """Returns the window with the desired sizes of `now`, at least one, without the sizes that no longer count.
 
         `sampled` is the size for sampled needs, or None if a signal is missing. The first sizes after a restart or a
-        gap are at least the `current` one, because demand meanwhile is unknown; a first sampled size is confirmed.
+        gap are at least the `current` one, because demand meanwhile is unknown. A first sampled size is confirmed,
+        because the sample of a new process is nearly empty; after a gap or missing signals, at most the `current` one.
         """
         if self.decided is None or now - self.decided > LONGEST_GAP:
             desired, idle = [KeptSize(each.until, max(each.workers, current)) for each in desired], False
         known = (*(each for each in self.sizes if each.until > now), *desired)
         rising = tuple(each for each in self.sampled if each.until > now)
         if sampled is not None:
+            sampled = min(sampled, current) if self.decided is not None and not rising else sampled
             smaller = (each for each in rising if each.workers < sampled)
             rising = (*smaller, KeptSize(now + CONFIRMED_AFTER, sampled))
         return Window(_descending(known), now, self.busy if idle else now, rising)

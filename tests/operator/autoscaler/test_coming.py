@@ -57,7 +57,9 @@ def test_no_more_than_can_have_come_by_then():
     assert term.workers == pytest.approx((7 + 65) / FULL)
 
 
-@pytest.mark.parametrize(("sampled", "arriving"), [((), 3.0), ((KeptSize(30.0, 1),), 1.0)], ids=["now", "not yet"])
+@pytest.mark.parametrize(
+    ("sampled", "arriving"), [((KeptSize(30.0, 9),), 3.0), ((KeptSize(30.0, 1),), 1.0)], ids=["now", "not yet"]
+)
 def test_no_more_than_prefill_lets_through(sampled, arriving):
     """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are desired, 3 allowed."""
     slow = prefiller(prefill_cost=PrefillCost(1 / 64))

@@ -1,6 +1,7 @@
 """Decisions by example, with numbers that can be recomputed by hand."""
 
 import dataclasses
+import math
 
 import pytest
 from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
@@ -12,7 +13,8 @@ from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths
 from legato_operator.autoscaler.window import KeptSize, Window
 
 ONE = {"prefill": 1, "decode": 1}
-QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0) for pool in ONE}  # nothing was desired lately
+LASTING = (KeptSize(math.inf, 10_000),)  # any need of a sample has lasted
+QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0, sampled=LASTING) for pool in ONE}  # nothing was desired lately
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 UNIFIED = {"scaling": {"prefill": {"max": 0}}}
 
@@ -297,6 +299,15 @@ def test_a_need_of_the_last_minute_must_last_before_a_pool_grows():
         windows = made.windows
     waiting = [*[(2, decision.CONFIRMING)] * 14, (2, decision.METRICS_MISSING)]
     assert seen == [*waiting, *[(3, ARRIVALS)] * 9, *[(4, ARRIVALS)] * 4]
+
+
+@pytest.mark.parametrize("now", [2.0, 1000.0])
+def test_a_first_sample_after_silence_or_a_gap_is_no_need_that_has_lasted(now):
+    """Six workers' arrivals, of which two are there."""
+    windows = {**QUIET, "prefill": Window((KeptSize(0.0, 0),), 0.0)}
+    made = decide(_queued(0, arriving(1080, 2000)), windows, spec(), {"prefill": 2, "decode": 1}, now)
+    assert (made.pools["prefill"].desired, made.pools["prefill"].reason) == (2, decision.CONFIRMING)
+    assert made.windows["prefill"].confirmed == 2
 
 
 def test_an_unconfirmed_need_is_capped_only_beyond_the_bound():
