@@ -1,4 +1,4 @@
-"""Samples of a service's pools, four times a second, and the moments at which they broke a promise of its manifest."""
+"""Samples of a service's pools over time, and the moments at which they broke a promise of its manifest."""
 
 import threading
 import time
@@ -54,10 +54,10 @@ class Sample:
 
 
 class Samples:
-    """Taken from entering to leaving."""
+    """Taken from entering to leaving, with pauses of `every` seconds."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, every: float = EVERY) -> None:
+        self._service, self._every = service, every
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._stop = threading.Event()
         self._were_ready: set[str] = set()
@@ -103,7 +103,7 @@ class Samples:
         return next((s.at - began for s in self.since(began) if s.desired[role] > above), float("inf"))
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY):
+        while not self._stop.wait(self._every):
             self.taken.append(self._sample())
 
     def _sample(self) -> Sample:
