@@ -56,6 +56,7 @@ LONGEST = 8192  # tokens of a sequence
 # Steps are long compared with the delays of two busy cores.
 STEP = {"perStep": 0.06, "perRow": 0.001, "perContext": 1e-7, "perToken": 3.4e-4, "perPair": 0}
 KV_TOKENS = 60_000
+ENGINE = {"chunkTokens": 2048, "blockSize": 64}  # as on GPUs; `nodes.GPU` is one only for the operator of this cluster
 SLO = {"ttft": "10s", "tpot": "150ms"}
 MOST = 8  # workers of a pool
 SAMPLE_EVERY = 1.0  # seconds
@@ -108,7 +109,7 @@ def manifest(name: str) -> list[dict[str, Any]]:
     bounds = {"min": 1, "max": MOST}
     scaling = {"mode": "Managed", "scaleDownStabilization": f"{KEPT:.0f}s", "prefill": bounds, "decode": bounds}
     fields: dict[str, Any] = {"routing": {}, "drain": {}, "slo": SLO, "scaling": scaling}
-    text = paced.manifest(name, STEP, KV_TOKENS, requests={nodes.GPU: 1}, **fields)
+    text = paced.manifest(name, STEP, KV_TOKENS, requests={nodes.GPU: 1}, engine=ENGINE, **fields)
     profile, service = json.loads(text)["items"]
     worker = {**json.loads(profile["data"]["paced.json"]), "startSeconds": START - POD_START}
     profile["data"] = {"paced.json": json.dumps(worker)}
