@@ -42,21 +42,24 @@ def fails(*_, **__):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "fault", "reason"),
+    ("owner", "name", "fault", "joined", "added"),
     [
-        (dist, "init_process_group", fails, "RuntimeError: NCCL error, version 2.29.7; Duplicate GPU detected"),
-        (SumGroup, "add", fails, "RuntimeError: NCCL error, version 2.29.7; Duplicate GPU detected"),
-        (SumGroup, "add", lambda *_: None, "a first sum was wrong"),
-        (dist, "is_backend_available", lambda _: False, f"torch {torch.__version__} was built without gloo"),
-        (dist, "is_available", lambda: False, f"torch {torch.__version__} was built without gloo"),
-        (dist, "init_process_group", lambda *_, **__: Event().wait(), "3 ranks did not join within 0.2 s"),
+        (dist, "init_process_group", fails, "RuntimeError: NCCL error, version 2.29.7; Duplicate GPU detected", ""),
+        (SumGroup, "add", fails, "", "RuntimeError: NCCL error, version 2.29.7; Duplicate GPU detected"),
+        (SumGroup, "add", lambda *_: None, "", "a first sum was wrong"),
+        (dist, "is_backend_available", lambda _: False, f"torch {torch.__version__} was built without gloo", ""),
+        (dist, "is_available", lambda: False, f"torch {torch.__version__} was built without gloo", ""),
+        (dist, "init_process_group", lambda *_, **__: Event().wait(), "3 ranks did not join within 0.2 s", ""),
+        (SumGroup, "add", lambda *_: Event().wait(), "", "3 ranks did not add within 0.2 s"),
     ],
 )
-def test_a_group_that_cannot_be_joined_has_a_reason(group, monkeypatch, tmp_path, owner, name, fault, reason):
-    assert group.join(str(tmp_path / "store")) == ""
+def test_a_group_that_cannot_add_has_a_reason(group, monkeypatch, tmp_path, owner, name, fault, joined, added):
+    """A rank adds only when all have joined: `join` adds nothing."""
+    assert (group.join(str(tmp_path / "store")), group.try_sum()) == ("", "")
     assert os.environ.items() >= {"NCCL_SOCKET_IFNAME": "eth0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}.items()
     monkeypatch.setattr(owner, name, fault)
-    assert group.join(str(tmp_path / "store"), 0.2 if "within" in reason else 60) == reason
+    seconds = 0.2 if "within" in joined + added else 60
+    assert (group.join(str(tmp_path / "store"), seconds), group.try_sum(seconds)) == (joined, added)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from legato_engine.errors import AdapterFailed, NoDevice, StartFailed
 from legato_engine.runner.ranks import degrees, first, follower, loading, parts
 from legato_engine.runner.ranks.first import FirstRank, OtherRanks
 from legato_engine.runner.ranks.follower import Follower
-from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Join, Loaded, LoadProgress, UseGroup
+from legato_engine.runner.ranks.messages import AddAdapter, DropAdapter, Join, Loaded, LoadProgress, TryGroup, UseGroup
 from legato_engine.runner.ranks.parts import RankPart
 from legato_engine.weights.opening import open_weights
 
@@ -165,17 +165,18 @@ def test_a_rank_ends_quietly_when_the_first_one_has_ended(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("own", "refusals", "used", "sums"),
+    ("joined", "tried", "refusals", "steps", "sums"),
     [
-        ("", [], True, r"sums above 512 KiB by NCCL [\d.]+|sums above 512 KiB by NCCL none"),
-        ("no NCCL", [], False, "sums of any size by one-shot kernels, as NCCL cannot be used: no NCCL"),
-        ("a", ["rank 2: b"], False, "sums of any size by one-shot kernels, as NCCL cannot be used: a; rank 2: b"),
-        ("", ["rank 2: b"], False, "sums of any size by one-shot kernels, as NCCL cannot be used: rank 2: b"),
-        (None, [], False, ""),
+        ("", "", [], 3, r"sums above 512 KiB by NCCL [\d.]+|sums above 512 KiB by NCCL none"),
+        ("no NCCL", "", [], 1, "sums of any size by one-shot kernels, as NCCL cannot be used: no NCCL"),
+        ("a", "", ["rank 2: b"], 1, "sums of any size by one-shot kernels, as NCCL cannot be used: a; rank 2: b"),
+        ("", "", ["rank 2: b"], 1, "sums of any size by one-shot kernels, as NCCL cannot be used: rank 2: b"),
+        ("", "no sum", [], 2, "sums of any size by one-shot kernels, as NCCL cannot be used: no sum"),
+        (None, "", [], 0, ""),
     ],
 )
-def test_a_group_adds_large_tensors_once_all_ranks_have_joined_it(
-    own: str | None, refusals: list[Any], used: bool, sums: str
+def test_a_group_adds_large_tensors_once_all_ranks_have_joined_it_and_added(
+    joined: str | None, tried: str, refusals: list[Any], steps: int, sums: str
 ) -> None:
     """Without one, or with the reason in the log and in `/state`, the one-shot kernel adds all."""
     others, files = Others(), list[bytes]()
@@ -183,14 +184,14 @@ def test_a_group_adds_large_tensors_once_all_ranks_have_joined_it(
 
     def join(store: str) -> str | None:
         files.append(Path(store).read_bytes())
-        return own
+        return joined
 
-    group: Any = None if own is None else SimpleNamespace(join=join)
+    group: Any = None if joined is None else SimpleNamespace(join=join, try_sum=lambda: tried)
     exchange: Any = SimpleNamespace(peers=SimpleNamespace(group=None), group=group)
     assert re.fullmatch(sums, loading.join_group(exchange, others))  # type: ignore[arg-type]
-    assert exchange.peers.group is (group if used else None)
-    assert [type(each) for each in others.sent] == [Join, UseGroup][: 1 + used if own is not None else 0]
-    assert files == [b""][: len(others.sent)]
+    assert exchange.peers.group is (group if steps == 3 else None)
+    assert [type(each) for each in others.sent] == [Join, TryGroup, UseGroup][:steps]
+    assert files == [b""][:steps]
 
 
 def test_another_rank_joins_a_group_and_uses_it_when_all_have_joined() -> None:
@@ -199,9 +200,11 @@ def test_another_rank_joins_a_group_and_uses_it_when_all_have_joined() -> None:
     rank._answer = lambda message: connection.send_bytes(pickle.dumps(message))
     rank._exchange = exchange = SimpleNamespace(peers=SimpleNamespace(group=None), group=None)  # type: ignore[assignment]
     for reason, reported in (("", []), ("no NCCL", ["rank 1: no NCCL"])):
-        exchange.group = SimpleNamespace(join={"store": reason}.__getitem__)
+        exchange.group = SimpleNamespace(join={"store": reason}.__getitem__, try_sum=lambda: "no sum")
         rank.handle(Join("store"))
         assert others.wait_joined() == reported
+        rank.handle(TryGroup())
+        assert others.wait_joined() == ["rank 1: no sum"]
     assert exchange.peers.group is None
     rank.handle(UseGroup())
     assert exchange.peers.group is exchange.group

@@ -7,6 +7,7 @@ N - 1.
 """
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from threading import Thread
 
@@ -17,7 +18,7 @@ from legato_engine.backends.sharded.rank import Rank
 
 FEWEST = 3  # ranks: with two, a group moves as much as the one-shot kernel
 _BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
-_JOIN = 60.0  # seconds
+_LIMIT = 60.0  # seconds
 _ENVIRONMENT = {
     "NCCL_SOCKET_IFNAME": "lo",  # all ranks are in one pod
     "NCCL_NVLS_ENABLE": "0",  # takes memory for sums within NVSwitch
@@ -37,7 +38,8 @@ def nccl_version() -> str:
 class SumGroup:
     """Adds tensors of at least `room` numbers of 2 bytes in one operation, and larger ones in several.
 
-    All ranks call `join` and `add` alike, the latter in the stream of steps, also while it is captured."""
+    All ranks call `join`; once all have joined, `try_sum` and `add` alike, the latter in the stream of steps, also
+    while it is captured. A rank that gave up must not be in a sum: the others, and their steps, would wait for it."""
 
     def __init__(self, rank: Rank, place: torch.device, room: int) -> None:
         self._rank = rank
@@ -47,14 +49,14 @@ class SumGroup:
         self._place = self._received.device  # with a number
         self._backend = _BACKENDS[place.type]
 
-    def join(self, store: str, seconds: float = _JOIN) -> str:
-        """Joins the other ranks, which have the path of the same empty file, and adds once. Returns the reason why this
-        failed, or ""."""
-        outcome = list[str]()
-        thread = Thread(target=lambda: outcome.append(self._try(store, seconds)), name="join", daemon=True)
-        thread.start()
-        thread.join(seconds)  # NCCL waits for other ranks without a limit
-        return outcome[0] if outcome else f"{self._rank.count} ranks did not join within {seconds:g} s"
+    def join(self, store: str, seconds: float = _LIMIT) -> str:
+        """Joins the other ranks, which have the path of the same empty file. Returns the reason why this failed, or
+        ""."""
+        return self._within(seconds, "join", lambda: self._join(store, timedelta(seconds=seconds)))
+
+    def try_sum(self, seconds: float = _LIMIT) -> str:
+        """Adds once, which also connects ranks. Returns the reason why this failed, or ""."""
+        return self._within(seconds, "add", self._try_sum)
 
     def add(self, x: torch.Tensor) -> None:
         """Replaces x, contiguous and in floats, with its sum over ranks, whose number must divide its size."""
@@ -72,24 +74,37 @@ class SumGroup:
             own.copy_(total)
             gather(piece, own)
 
-    def _try(self, store: str, seconds: float) -> str:
-        try:
-            return self._join(store, timedelta(seconds=seconds))
-        except (OSError, RuntimeError, ValueError) as error:
-            lines = filter(None, map(str.strip, str(error).splitlines()))
-            return f"{type(error).__name__}: {'; '.join(lines)}"
+    def _within(self, seconds: float, verb: str, operation: Callable[[], str]) -> str:
+        """Waits for `operation` in a thread, since NCCL waits for other ranks without a limit."""
+        outcome = list[str]()
+
+        def run() -> None:
+            if self._place.type == "cuda":
+                torch.cuda.set_device(self._place)  # of this thread
+            try:
+                outcome.append(operation())
+            except (OSError, RuntimeError, ValueError) as error:
+                lines = filter(None, map(str.strip, str(error).splitlines()))
+                outcome.append(f"{type(error).__name__}: {'; '.join(lines)}")
+
+        thread = Thread(target=run, name=verb, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        return outcome[0] if outcome else f"{self._rank.count} ranks did not {verb} within {seconds:g} s"
 
     def _join(self, store: str, limit: timedelta) -> str:
         if not (dist.is_available() and dist.is_backend_available(self._backend)):
             return f"torch {torch.__version__} was built without {self._backend}"
-        device = None
-        if self._place.type == "cuda":
-            torch.cuda.set_device(device := self._place)  # of this thread
+        device = self._place if self._place.type == "cuda" else None
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         rank, count = self._rank.index, self._rank.count
         file = dist.FileStore(store, count)  # type: ignore[attr-defined]
         dist.init_process_group(self._backend, store=file, rank=rank, world_size=count, timeout=limit, device_id=device)
+        return ""
+
+    def _try_sum(self) -> str:
+        rank, count = self._rank.index, self._rank.count
         with torch.inference_mode():
             x = torch.full((len(self._received) // 4,), rank + 1.0, device=self._place)
             self.add(x)

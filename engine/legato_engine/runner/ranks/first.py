@@ -84,7 +84,7 @@ class OtherRanks:
                 raise AdapterFailed(f"rank {rank}: {answer.reason}")
 
     def wait_joined(self) -> Sequence[str]:
-        """Returns the reasons why these ranks have not joined the group."""
+        """Returns the reasons why these ranks have not joined the group, or not added with it."""
         answers = [self._receive(rank, connection, _ANSWER) for rank, connection in enumerate(self._connections, 1)]
         reasons = [answer.reason for answer in answers if isinstance(answer, messages.Joined)]
         return [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons, 1) if reason]

@@ -97,6 +97,9 @@ class Follower:
         elif isinstance(message, messages.Join):
             assert self._exchange.group is not None
             self._answer(messages.Joined(self._exchange.group.join(message.store)))
+        elif isinstance(message, messages.TryGroup):
+            assert self._exchange.group is not None
+            self._answer(messages.Joined(self._exchange.group.try_sum()))
         elif isinstance(message, messages.UseGroup):
             assert self._exchange.peers is not None
             self._exchange.peers.group = self._exchange.group

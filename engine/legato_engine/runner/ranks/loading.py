@@ -1,7 +1,8 @@
 """Loads a model that several ranks compute."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from legato_engine.runner.interface import Progress
 from legato_engine.runner.plan import RunnerOptions, RunnerPlan
 from legato_engine.runner.ranks import parts
 from legato_engine.runner.ranks.first import FirstArena, FirstRank, OtherRanks
-from legato_engine.runner.ranks.messages import Connect, Join, LoadPart, UseGroup
+from legato_engine.runner.ranks.messages import Connect, Join, LoadPart, ToRank, TryGroup, UseGroup
 from legato_engine.runner.ranks.parts import Exchange
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -75,16 +76,18 @@ def lead(
 
 
 def join_group(exchange: Exchange, others: OtherRanks) -> str:
-    """Lets a group add large tensors if all ranks can join it. Describes the result, see `Ranked`."""
+    """Lets a group add large tensors if all ranks can join it and then add. Describes the result, see `Ranked`."""
     if exchange.peers is None or exchange.group is None:
         return ""
     # Stays open: the group may read it later. No other pod or user can open it.
     store = f"/proc/{os.getpid()}/fd/{os.memfd_create('legato-group')}"
-    others.send(Join(store))
-    own = exchange.group.join(store)
-    reasons = [*filter(None, [own]), *others.wait_joined()]
-    if reasons:
-        return f"sums of any size by one-shot kernels, as NCCL cannot be used: {'; '.join(reasons)}"
+    steps: list[tuple[ToRank, Callable[[], str]]]
+    steps = [(Join(store), partial(exchange.group.join, store)), (TryGroup(), exchange.group.try_sum)]
+    for message, own in steps:
+        others.send(message)
+        reasons = [*filter(None, [own()]), *others.wait_joined()]
+        if reasons:
+            return f"sums of any size by one-shot kernels, as NCCL cannot be used: {'; '.join(reasons)}"
     others.send(UseGroup())
     exchange.peers.group = exchange.group
     return f"sums above {ONE_SHOT >> 10} KiB by NCCL {nccl_version()}"

@@ -50,8 +50,13 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class TryGroup:
+    """Adds once with the group, which all ranks have joined. Is answered with `Joined`."""
+
+
+@dataclass(frozen=True, slots=True)
 class UseGroup:
-    """All ranks have joined the group, which adds large tensors from now on."""
+    """All ranks have added with the group, which adds large tensors from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The rank has joined the group or, with a reason, has not."""
+    """The rank has joined the group, or added with it, or has not for a reason."""
 
     reason: str
 
@@ -137,5 +142,17 @@ class AddFailed:
     reason: str
 
 
-ToRank = LoadPart | Connect | Join | UseGroup | Forward | LogitsOf | Capture | CopyBlocks | AddAdapter | DropAdapter
+ToRank = (
+    LoadPart
+    | Connect
+    | Join
+    | TryGroup
+    | UseGroup
+    | Forward
+    | LogitsOf
+    | Capture
+    | CopyBlocks
+    | AddAdapter
+    | DropAdapter
+)
 FromRank = LoadProgress | Loaded | LoadFailed | Joined | AddFailed | int
