@@ -215,7 +215,7 @@ def _is_current(before: Mapping[str, Any] | None, now: Mapping[str, Any], second
     changed = {key for key in now.keys() | before.keys() if before.get(key) != now.get(key)}
     if changed & {"current", "recommended", "allowed", "cappedBy", "missing"}:
         return False
-    if "reason" in changed and STATES & {before["reason"], now["reason"]}:  # terms alternate as numbers do
+    if "reason" in changed and STATES & {before.get("reason"), now.get("reason")}:  # terms alternate as numbers do
         return False
     if not changed & {"needed", "highest", "reason", "terms", "unmet"}:
         return True
