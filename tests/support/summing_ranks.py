@@ -63,7 +63,7 @@ def _compute(index, store, pipe):
         for kind in SUMS:
             x = _numbers(index, *kind)
             group.add(x)
-            pipe.send((torch.equal(x, _total(*kind)), len(operations)))
+            pipe.send((torch.equal(x.view(torch.uint8), _total(*kind).view(torch.uint8)), len(operations)))
             operations.clear()
         if other := pipe.recv():
             process = SimpleNamespace(wait=partial(select, [os.pidfd_open(other)], [], []))
@@ -82,11 +82,13 @@ def _received(pipe):
 
 
 def _numbers(rank, size, dtype, *_):
-    return torch.randn(size, generator=torch.Generator().manual_seed(10 * size + rank)).to(getattr(torch, dtype))
+    numbers = torch.randn(size, generator=torch.Generator().manual_seed(10 * size + rank))
+    numbers[0] = -0.0
+    return numbers.to(getattr(torch, dtype))
 
 
 def _total(size, dtype, *_):
-    """Added in the order of ranks, and rounded once."""
+    """Added to 0.0 in the order of ranks, and rounded once."""
     sums = torch.zeros(size)
     for rank in range(RANKS):
         sums += _numbers(rank, size, dtype)

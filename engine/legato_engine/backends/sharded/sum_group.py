@@ -67,7 +67,7 @@ class SumGroup:
             received = self._received[: piece.nbytes].view(x.dtype).view(count, -1)
             dist.all_to_all_single(received, shares)
             total = self._total[: shares.shape[1]]
-            total.copy_(received[0])
+            torch.add(received[0], 0.0, out=total)  # as the kernel, which makes 0.0 of -0.0
             for share in received[1:]:
                 total += share
             own = shares[self._rank.index]
