@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     # Nothing but the end of a rank, or the server's watch for silent cores, ends a worker.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
 }
 
 
