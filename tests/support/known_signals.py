@@ -1,6 +1,7 @@
 """Builders of what an autoscaler knows, and hypothesis' strategies for it."""
 
 import dataclasses
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,9 +18,13 @@ from legato_operator.autoscaler.signals import (
     Traffic,
     WorkerSignals,
 )
+from legato_operator.autoscaler.window import KeptSize, Window
 
 BUCKETS = tuple(1 << power for power in range(4, 18))
 NO_TRAFFIC = Traffic(60.0, (), 10.0, ())
+ONE = {"prefill": 1, "decode": 1}
+# Nothing was desired lately, and any need of a sample has lasted.
+QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0, sampled=(KeptSize(math.inf, 10_000),)) for pool in ONE}
 
 
 def spec(largest: int = 10_000, **parts: Any) -> Spec:

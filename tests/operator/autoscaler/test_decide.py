@@ -1,10 +1,9 @@
 """Decisions by example, with numbers that can be recomputed by hand."""
 
 import dataclasses
-import math
 
 import pytest
-from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+from known_signals import NO_TRAFFIC, ONE, QUIET, arriving, decoder, prefiller, prompts, spec
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
@@ -12,9 +11,6 @@ from legato_operator.autoscaler.decision import ARRIVALS, BACKLOG, KV_BLOCKS, SL
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, Signals, Traffic
 from legato_operator.autoscaler.window import KeptSize, Window
 
-ONE = {"prefill": 1, "decode": 1}
-LASTING = (KeptSize(math.inf, 10_000),)  # any need of a sample has lasted
-QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0, sampled=LASTING) for pool in ONE}  # nothing was desired lately
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 UNIFIED = {"scaling": {"prefill": {"max": 0}}}
 

@@ -1,18 +1,11 @@
 """Prompts that decode workers compute: whose demand they are, by example."""
 
-import math
-
 import pytest
-from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, spec
+from known_signals import NO_TRAFFIC, ONE, QUIET, arriving, decoder, prefiller, spec
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import Blocks, PrefillCost, Signals
-from legato_operator.autoscaler.window import KeptSize, Window
-
-ONE = {"prefill": 1, "decode": 1}
-LASTING = (KeptSize(math.inf, 10_000),)  # any need of a sample has lasted
-QUIET = {pool: Window((KeptSize(0.0, 0),), 0.0, sampled=LASTING) for pool in ONE}  # no worker was desired lately
 
 
 def _decide(known, current=ONE, **parts):
