@@ -13,7 +13,7 @@ from samples import Samples, violations
 from service import Service
 
 # A prompt of 150 tokens takes 1.3 s. 17 sequences decode within 90 % of the objective, on one worker. Steps are long
-# beside the delays of a busy machine, which workers measure as a part of them: 0.3 s for each row, once.
+# beside the delays of a busy machine, which workers measure as a part of them: 0.3 s a row were seen.
 STEP = {"perStep": 0.1, "perRow": 0.2, "perContext": 0, "perToken": 0.0065, "perPair": 0}
 SCALING = {
     "mode": "Managed",
