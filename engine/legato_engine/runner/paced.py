@@ -114,10 +114,18 @@ class PacedRunner:
         self._vocab_size = vocab_size
         self._clock = clock
         self._sleep = sleep
+        self._free = -math.inf  # when the last step ended
 
     def step(self, batch: Batch) -> StepOutput:
-        """Returns after the step's time, which includes the work done here."""
-        due = self._clock() + self._times.of(batch)
+        """Returns after the step's time, which includes the work done here.
+
+        It also includes the worker's work since the last step, up to `perStep`: on a device, the next step is scheduled
+        while one computes.
+        """
+        began = self._clock()
+        if began - self._free <= self._times.per_step:
+            began = self._free
+        due = began + self._times.of(batch)
         for source, target in batch.copies:
             self.arena.blocks[target] = self.arena.blocks[source]
         if batch.rows:
@@ -125,8 +133,10 @@ class PacedRunner:
             for written in (step.slots, *[window.slots for window in step.windows]):
                 self.arena.slots[written] = step.tokens
         output = tuple(tuple(self._draw(draw) for draw in row.draws) for row in batch.rows)
-        if (left := due - self._clock()) > 0:
-            self._sleep(left)
+        ended = self._clock()
+        if ended < due:
+            self._sleep(due - ended)
+        self._free = max(due, ended)
         return output
 
     def _draw(self, draw: Draw) -> Sampled:

@@ -83,6 +83,17 @@ def test_a_step_takes_what_its_profile_says_whatever_it_did_meanwhile(rows: tupl
     assert time.slept == 1
 
 
+@pytest.mark.parametrize(("pause", "seconds"), [(0.0, 0.76), (0.45, 0.76), (0.6, 0.6 + 0.76)])
+def test_a_step_includes_the_work_since_the_last_one_up_to_the_time_of_every_step(pause: float, seconds: float) -> None:
+    time = Time()
+    given = runner(time=time)
+    given.step(Batch((decoding(10),)))
+    ended = time.now
+    time.now += pause
+    given.step(Batch((decoding(10),)))
+    assert time.now - ended == pytest.approx(seconds, abs=0.002)
+
+
 def test_a_token_follows_only_from_seed_choice_and_position() -> None:
     (first,) = runner().step(Batch((Row([1], 8, range(16), (draw(),)),)))
     rows = decoding(3), Row([1, 2, 3], 6, range(8), (draw(),))
