@@ -1,7 +1,7 @@
 """Drafts of workers that compute nothing: a profile gives the chance that a draft is right."""
 
 from collections.abc import Callable
-from zlib import crc32
+from hashlib import blake2b
 
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.speculation.drafter import NO_DRAFT, Draft
@@ -29,5 +29,7 @@ class RecordedAcceptance:
 
     def _token(self, request: Request, position: int) -> int:
         token = self._next_token(request, position)
-        right = crc32(f"{request.id} {request.choice} {position}".encode()) < self._acceptance * (1 << 32)
+        # A CRC would not do: those of neighbouring positions differ by constants.
+        drawn = blake2b(f"{request.id} {request.choice} {position}".encode(), digest_size=4)
+        right = int.from_bytes(drawn.digest(), "big") < self._acceptance * (1 << 32)
         return token if right else token ^ 1
