@@ -59,7 +59,7 @@ class Fleet:
 async def test_thousands_of_workers_are_asked_in_slots_and_all_answer():
     """Two thousand requests at the same time kept an HTTP client busy for a minute and timed out, every one."""
     fleet, count = Fleet(json.dumps(STATE)), 20 * worker_api.MAX_CONCURRENT
-    async with asking(HttpWorkers, fleet.answer, timeout=60.0) as (workers, address):
+    async with asking(HttpWorkers, fleet.answer) as (workers, address):
         states = await asyncio.gather(*(workers.state(address, TOKENS) for _ in range(count)))
     assert states == [WorkerState(3, False, "tcp")] * count
     assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
