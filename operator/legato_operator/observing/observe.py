@@ -15,6 +15,7 @@ from legato_operator.manifests.pods import adapters
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
+from legato_operator.observing.recent_states import RecentStates
 from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_protocol import names
 from legato_protocol.wire.canary import Canary
@@ -62,7 +63,7 @@ class _Listing:
 
 
 class Observer:
-    """Observes services. Remembers their tokens, in case a Secret is lost."""
+    """Observes services. Remembers their tokens, in case a Secret is lost, and the last states of their workers."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Observer:
         self._gateways = gateways
         self._hosts = hosts
         self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # last known tokens, by service and its uid
+        self._states = RecentStates()
 
     async def observe(self, stored: Object, accepted: Accepted, upgrades_stopped: str = "") -> Observed:
         """Returns everything about a stored service, whose accepted spec is reconciled. A token that somebody else
@@ -92,7 +94,7 @@ class Observer:
             status=stored.get("status", {}),
             deleting=leaving,
             objects=listing.objects,
-            pods=await self._ask(listing.pods, known_tokens(token, remembered)),
+            pods=await self._ask(ref, listing.pods, known_tokens(token, remembered)),
             others=listing.others,
             has_token=token is not None,
             now=self._clock.now(),
@@ -118,7 +120,8 @@ class Observer:
         return dataclasses.replace(before, pods=tuple(pods), now=self._clock.now(), timestamp=self._clock.timestamp())
 
     def forget(self, service: Ref) -> None:
-        """Forgets the tokens of a deleted service."""
+        """Forgets the tokens and workers of a deleted service."""
+        self._states.forget(service)
         self._tokens = {key: token for key, token in self._tokens.items() if key[0] != service}
 
     async def _list(self, stored: Object, service: resources.InferenceService) -> _Listing:
@@ -133,9 +136,10 @@ class Observer:
         own = await pod_events.explain_blocked(cluster, ref.namespace, await peer_tls.attach(cluster, service, own))
         return _Listing(objects, own, others, unusable)
 
-    async def _ask(self, pods: Iterable[Pod], tokens: Sequence[str]) -> tuple[Pod, ...]:
+    async def _ask(self, service: Ref, pods: Iterable[Pod], tokens: Sequence[str]) -> tuple[Pod, ...]:
         """Returns the pods with the reports of their processes, oldest first."""
         asked = await asyncio.gather(*(_ask_worker(pod, self._workers, tokens) for pod in pods))
+        asked = self._states.attach(service, asked, self._clock.now())
         asked = reached.mark_unreached(await ask_gateways(asked, self._gateways, tokens))
         return tuple(sorted(asked, key=lambda pod: (pod.created, pod.name)))
 

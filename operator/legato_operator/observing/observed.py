@@ -54,6 +54,7 @@ class WorkerState:
     max_length: int = 0  # tokens of the longest accepted sequence; 0: not reported
     max_running: int = 0  # maximum number of concurrently running sequences; 0: not reported
     kv: KVFormat | None = None  # None: not reported
+    core_runs: bool = True  # False while its core starts: it reports nothing of it, such as a transport
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Pod:
     tls: PeerTLS | None = None  # from that Secret; None if unreadable
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
+    last_state: WorkerState | None = None  # with a running core; of an earlier pass for the first minute of silence
     age: float = 0.0  # seconds
     failed: bool = False  # it ended for good and will not be restarted
     failures: int = 0  # failures in a row of its predecessors
@@ -111,6 +113,11 @@ class Pod:
     def serves(self) -> bool:
         """True if the pod is ready, and no gateway report contradicts that it is connected."""
         return self.ready and not self.unreached
+
+    @property
+    def recent_state(self) -> WorkerState | None:
+        """Its state for conditions, which one missed answer, or the restart of a core, must not change."""
+        return self.state if self.state is not None and self.state.core_runs else self.last_state
 
     @property
     def tokens(self) -> tuple[str, ...]:

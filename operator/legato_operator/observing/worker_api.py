@@ -44,8 +44,8 @@ class HttpWorkers:
 
 
 def _read(state: dict[str, Any]) -> WorkerState:
-    """Returns a worker's state. A worker whose core is down runs nothing and has no transport; an unfinished hand-off
-    counts as busy."""
+    """Returns a worker's state. A worker whose core is down runs nothing and reports no transport; an unfinished
+    hand-off counts as busy."""
     draining = bool(state["draining"])
     sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
     busy = max(sequences, 0 if state.get("idle", True) else 1)
@@ -67,6 +67,7 @@ def _read(state: dict[str, Any]) -> WorkerState:
         int(state.get("max_length", 0)),
         int(state.get("max_running", 0)),
         _kv(state) if "kv_revision" in state else None,
+        core_runs="transport" in state,
     )
 
 

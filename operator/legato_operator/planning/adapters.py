@@ -22,7 +22,7 @@ def condition(observed: Observed, revisions: Mapping[str, Revisions], placement:
         return None
     kind, desired = conditions.ADAPTERS_READY, adapters.list_id(observed.service, placement)
     pods = [pod for pod in observed.pods if pod.ready and not pod.on_its_way_out]
-    workers = [pod for pod in pods if pod.pool != common.GATEWAY and pod.state is not None]
+    workers = [pod for pod in pods if pod.pool != common.GATEWAY and pod.recent_state is not None]
     workers = [pod for pod in workers if pod.revision == revisions[pod.pool].desired_name]
     if not workers:
         return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its adapters yet")
@@ -40,15 +40,17 @@ def _list(pod: Pod) -> str:
     """Returns the id of the list that a pod has read."""
     if pod.report is not None:
         return pod.report.adapters or ""
-    return pod.state.adapters.list if pod.state is not None and pod.state.adapters is not None else ""
+    state = pod.recent_state
+    return state.adapters.list if state is not None and state.adapters is not None else ""
 
 
 def _problems(observed: Observed, workers: Sequence[Pod], desired: str) -> str:
     """Returns the problems of workers that have read the list, each with its path in the manifest."""
     problems: dict[str, str] = {}
     for pod in workers:
-        if pod.state is not None and pod.state.adapters is not None and _list(pod) == desired:
-            problems |= {name: f"{problem} ({pod.name})" for name, problem in pod.state.adapters.problems.items()}
+        state = pod.recent_state
+        if state is not None and state.adapters is not None and _list(pod) == desired:
+            problems |= {name: f"{problem} ({pod.name})" for name, problem in state.adapters.problems.items()}
     listed = enumerate(observed.service.spec.model.adapters)
     failed = ((f"spec.model.adapters.{number}", each.name) for number, each in listed if each.name in problems)
     return "; ".join(f"{path}: {name}: {problems[name]}" for path, name in failed)

@@ -1,6 +1,6 @@
 """Conditions Ready, of each part, of the KV transport, of kernels and of KV tiers, from a service's pods. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from legato_operator.api import conditions, roles
@@ -161,7 +161,7 @@ def transport(observed: Observed) -> Condition:
     kind = conditions.KV_TRANSPORT_READY
     if not observed.service.spec.disaggregated:
         return Condition(kind, True, conditions.NOT_NEEDED, "the service has no prefill pool")
-    states = {pod.name: pod.state for pod in observed.pods if pod.ready and pod.state is not None}
+    states = dict(_states(observed))
     if not states:
         return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its state yet")
     without = sorted(name for name, state in states.items() if not state.transport)
@@ -194,10 +194,12 @@ def _difference(observed: Observed) -> str:
 
 
 def _formats(pods: Sequence[Pod]) -> dict[str, KVFormat]:
-    """Returns the formats of ready workers; none if one has not reported its own, which may be another's partner."""
-    ready = [pod for pod in pods if pod.ready and not pod.on_its_way_out]
-    known = {pod.name: pod.state.kv for pod in ready if pod.state is not None and pod.state.kv is not None}
-    return known if len(known) == len(ready) else {}
+    """Returns the formats of workers, also of one that restarts; none if the format of a ready one, which may be
+    another's partner, is unknown."""
+    staying = [pod for pod in pods if not pod.on_its_way_out]
+    states = ((pod.name, pod.recent_state) for pod in staying)
+    known = {name: state.kv for name, state in states if state is not None and state.kv is not None}
+    return known if all(pod.name in known for pod in staying if pod.ready) else {}
 
 
 def _revisions(pool: Mapping[str, KVFormat]) -> set[str]:
@@ -218,8 +220,13 @@ def kv_tiers(observed: Observed) -> Condition | None:
 
 def _by_worker(observed: Observed, text_of: Callable[[WorkerState], str]) -> str:
     """Returns the texts of ready workers that have one, with their names."""
-    states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
-    return "; ".join(sorted(f"{name}: {text}" for name, state in states if (text := text_of(state))))
+    return "; ".join(sorted(f"{name}: {text}" for name, state in _states(observed) if (text := text_of(state))))
+
+
+def _states(observed: Observed) -> Iterator[tuple[str, WorkerState]]:
+    """Yields names and recent states of ready workers that have one."""
+    states = ((pod.name, pod.recent_state) for pod in observed.pods if pod.ready)
+    return ((name, state) for name, state in states if state is not None)
 
 
 def _carrier(state: WorkerState) -> str:

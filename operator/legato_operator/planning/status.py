@@ -139,7 +139,8 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, t
     ranks = roles.ranks(observed.service.spec, pool)
     counts = {"replicas": len(pods), "ready": ready, "desired": made.target, "ranks": ranks}
     capped = {"cappedBy": target.capped_by} if target.capped_by else {}
-    return {**counts, **_limits([pod.state for pod in pods if pod.state is not None]), **capped, **_revision(revisions)}
+    states = [state for pod in pods if (state := pod.recent_state) is not None]
+    return {**counts, **_limits(states), **capped, **_revision(revisions)}
 
 
 def _limits(states: Sequence[WorkerState]) -> dict[str, int]:

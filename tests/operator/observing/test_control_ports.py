@@ -86,6 +86,7 @@ async def test_thousands_of_workers_are_asked_in_slots_and_all_answer():
         ),
         ({"fallback": "no nvcc"}, WorkerState(3, False, "tcp", kernel_fallback="no nvcc")),
         ({"draining": True, "stopping": True}, WorkerState(3, True, "tcp", stopping=True)),
+        ({"transport": ...}, WorkerState(3, False, "", core_runs=False)),
         ({"stopping": ...}, WorkerState(3, False, "tcp", stopping=True)),  # it does not say that it stays
     ],
 )

@@ -159,6 +159,8 @@ def test_the_condition_names_what_cannot_be_opened_and_where_that_is_in_the_mani
     assert (condition["status"], condition["reason"]) == ("False", conditions.ADAPTER_REFUSED)
     assert condition["message"] == "spec.model.adapters.1: law: /adapters/x: r is 128 (demo-decode-0)"
     assert not actions(made, Delete), "nothing is replaced"
+    silent = dataclasses.replace(worker := _worker(adapted, "decode", state), state=None, last_state=worker.state)
+    assert _condition(adapted, _worker(adapted, "prefill", state), silent)[0] == condition, "it missed one answer"
     older = _worker(adapted, "decode", state, revision="before")
     condition, _ = _condition(adapted, older)
     assert condition["reason"] == conditions.UNKNOWN, "pods of an older revision lack volumes"

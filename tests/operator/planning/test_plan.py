@@ -250,6 +250,38 @@ def test_pools_that_cannot_exchange_kv_are_reported(build, decode, difference):
     assert f"for example prefill-0 and decode-0: {difference}. Both" in made["message"] or not difference
 
 
+@pytest.mark.parametrize("state", [None, WorkerState(0, False, "", core_runs=False)])
+@pytest.mark.parametrize(
+    "reported",
+    [
+        *({"kv": BYTES}, {"transport": ""}, {"failed_connections": 3}, {"transport_fallback": True}),
+        *({"kernel_fallback": "the reason"}, {"tier_problem": "the reason"}, {"max_length": 64}),
+    ],
+)
+def test_one_missed_answer_or_a_restarting_core_changes_nothing_in_the_status(build, reported, state):
+    decode, prefill, front = _running(build())
+    prefill = dataclasses.replace(prefill, state=dataclasses.replace(prefill.state, kv=FLOAT))
+    decode = dataclasses.replace(
+        decode, state=WorkerState(0, False, **{"transport": "ucx:tcp", "kv": FLOAT} | reported)
+    )
+    before = _plan(build(), [decode, prefill, front]).status
+    silent = dataclasses.replace(decode, state=state, last_state=decode.state)
+    assert _plan(build(), [silent, prefill, front], status=before).status == before
+    lasting = dataclasses.replace(silent, last_state=None)
+    assert _plan(build(), [lasting, prefill, front], status=before).status != before
+
+
+@pytest.mark.parametrize(
+    ("last_state", "reason"),
+    [(WorkerState(0, False, "ucx:tcp", kv=FLOAT), conditions.CONNECTED), (None, conditions.POOLS_DIFFER)],
+)
+def test_pools_do_not_differ_while_the_partner_of_a_worker_restarts(build, last_state, reason):
+    formats = ("prefill", FLOAT), ("decode", BYTES)
+    pods = [_worker(build(), role, role, state=WorkerState(0, False, "ucx:tcp", kv=kv)) for role, kv in formats]
+    partner = _worker(build(), "partner", "decode", ready=False, last_state=last_state)
+    assert condition(_plan(build(), [*pods, partner]), "KVTransportReady")["reason"] == reason
+
+
 def _command(item, role="decode", where=PLACEMENT):
     """Flags of a worker with their values, as far as they have some."""
     (container,) = worker.template(parsing.read_service(item), role, where)["spec"]["containers"]
