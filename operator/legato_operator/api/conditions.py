@@ -80,7 +80,7 @@ REASONS = {
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, a policy, a webhook or missing permissions",
     AUTOSCALING: "the autoscaler sets the pools' replicas from measured load",
-    CANARY_COMPARING: "new workers serve `rollout.canary.weight` percent of requests and are compared with old ones",
+    CANARY_COMPARING: "new workers serve a share of requests and are compared with old ones",
     CANARY_FAILED: "the new revision is slower or fails more than the old one, and was rolled back",
     CANARY_INCONCLUSIVE: "a canary has no decision within `rollout.progressDeadline`; the message says why",
     CANARY_PROMOTING: "the new revision was no worse than the old one, and replaces it",

@@ -176,9 +176,10 @@ class Drain(ManifestPart):
 
 class CanarySpec(ManifestPart):
     weight: Annotated[int, Field(ge=1, le=50)] = 10
-    """Percentage of requests that the new revision serves while it is compared with the old one: 1 to 50."""
+    """Percentage of workers that start, and of requests that they get at most until they were no worse: 1 to 50.
+    Before the promotion, new workers are then compared under the load of old ones."""
     interval: Duration = 300.0
-    """Minimum time of the comparison before the new revision is promoted. A worse one is rolled back before."""
+    """Minimum time of each comparison. A worse revision is rolled back before."""
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 100
     """Minimum number of requests of each revision for a decision."""
     max_slowdown: Annotated[int, Field(ge=1, le=1000)] = 20

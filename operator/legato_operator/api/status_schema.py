@@ -33,7 +33,8 @@ def service() -> Schema:
                 {
                     "revision": _text("Pod revisions of the new workers, by pool."),
                     "phase": _text("Last phase that it reached: a reason of the condition Progressing."),
-                    "since": _time("Start of the phase."),
+                    "since": _time("Start of the phase, or of its comparison."),
+                    "weight": _count("Percentage that replaced the manifest's weight for a comparison of equal loads."),
                     "result": _text("Comparison for which the new revision was promoted."),
                 },
             ),

@@ -17,7 +17,7 @@ Sum = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pod revision of the new workers, by pool (prefill or decode), and their share of requests in percent.
+    """The pod revision of the new workers, by pool (prefill or decode), and their largest share of requests in percent.
 
     Workers of a pool that is not named belong to both revisions.
     """

@@ -31,10 +31,21 @@ def share(canary, *workers):
     return sum(each.new is True for each in chosen) / 10
 
 
-@pytest.mark.parametrize("weight", [0, 10, 50, 100])
-def test_the_new_revision_gets_its_weight(weight):
+@pytest.mark.parametrize(
+    ("weight", "olds", "percent"),
+    [
+        (0, (OLD_P, OLD_D), 0),
+        (10, (OLD_P, OLD_D), 10),
+        (50, (OLD_P, OLD_D), 50),
+        (100, (OLD_P, OLD_D), 50),
+        (50, (OLD_P, OLD_P, OLD_D), 33.3),
+        (50, (OLD_P, OLD_D, OLD_D, OLD_D), 25),
+        (50, (OLD_P, OLD_D, replace(OLD_D, ready=False)), 50),
+    ],
+)
+def test_the_new_revision_gets_its_weight_but_no_more_load_for_a_worker(weight, olds, percent):
     canary = Canary(BOTH.revisions, weight)
-    assert share(canary, OLD_P, OLD_D, NEW_P, NEW_D) == pytest.approx(weight, abs=3)
+    assert share(canary, *olds, NEW_P, NEW_D) == pytest.approx(percent, abs=3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from legato_operator.api import conditions, roles
 from legato_operator.api.resources import CanarySpec
 from legato_operator.cluster import seconds_of
@@ -26,6 +28,7 @@ from legato_protocol.settings import durations
 from legato_protocol.wire.canary import Canary, CanaryReport
 
 CHECK_EVERY = 5.0  # seconds between comparisons
+EQUAL_LOAD = 50  # percent, at most: new workers are not more than old ones, and gateways give none more load
 
 Rollouts = Mapping[str, PoolRollout]  # by pool
 
@@ -68,9 +71,11 @@ def assess(
     concerned = {pool: rollouts[pool] for pool in names if rollouts[pool].target}
     if not concerned:  # at zero; it goes on later
         return CanaryStep(record=observed.status.get("canary"))
-    share = Canary({pool: names[pool] for pool in concerned}, spec.weight)
     revision = ",".join(f"{pool}={name}" for pool, name in sorted(names.items()))
-    return _Assessment(observed, spec, revision, share, concerned).step()
+    record = observed.status.get("canary") or {}
+    known = record if record.get("revision") == revision else None
+    share = Canary({pool: names[pool] for pool in concerned}, (known or {}).get("weight", spec.weight))
+    return _Assessment(observed, spec, revision, share, concerned).step(known)
 
 
 def share_out(observed: Observed, step: CanaryStep) -> list[SetCanary]:
@@ -113,10 +118,8 @@ class _Assessment:
     share: Canary
     rollouts: Rollouts
 
-    def step(self) -> CanaryStep:
-        record = self.observed.status.get("canary") or {}
-        if record.get("revision") != self.revision:
-            record = self._record(CanaryPhase.STARTING)
+    def step(self, known: Mapping[str, Any] | None) -> CanaryStep:
+        record = known or self._record(CanaryPhase.STARTING)
         if record["phase"] == CanaryPhase.PROMOTING.value:
             return self._promoting(record)
         if record["phase"] == CanaryPhase.STARTING.value:
@@ -143,14 +146,21 @@ class _Assessment:
             return CanaryStep(share=self.share, failure=Failure(conditions.CANARY_FAILED, comparison.text))
         seconds, rollout = self._seconds(record), self.observed.service.spec.rollout
         if comparison.finding is Finding.GOOD and seconds >= spec.interval:
+            if self._has_less_load:
+                return self._comparing_equally()
             return self._promoting({**self._record(CanaryPhase.PROMOTING), "result": comparison.text})
-        share = f"new workers serve {spec.weight} % of requests since {record['since']}"
+        share = f"new workers serve up to {self.share.weight} % of requests since {record['since']}"
         if seconds <= spec.interval + rollout.progress_deadline:
             text = f"{share} and are compared with the old ones for at least {durations.text(spec.interval)}"
             return CanaryStep(CanaryPhase.COMPARING, text, self.share, self._sizes, record)
         obstacles = {report.obstacle for report in self._reports if report.obstacle}
         text = "; ".join([f"{share}, without a decision: {comparison.text}", *sorted(obstacles)])
         return CanaryStep(CanaryPhase.INCONCLUSIVE, text, self.share, self._sizes, record)
+
+    def _comparing_equally(self) -> CanaryStep:
+        """Starts the comparison again, with the same load for each worker."""
+        share = msgspec.structs.replace(self.share, weight=EQUAL_LOAD)
+        return replace(self, share=share)._comparing({**self._record(CanaryPhase.COMPARING), "weight": EQUAL_LOAD})
 
     def _promoting(self, record: Mapping[str, Any]) -> CanaryStep:
         """Replaces the old workers. No pool gets ahead of the other by more than its surge."""
@@ -172,6 +182,12 @@ class _Assessment:
 
     def _seconds(self, record: Mapping[str, Any]) -> float:
         return self.observed.now - seconds_of(record["since"])
+
+    @property
+    def _has_less_load(self) -> bool:
+        """True if the weight keeps load from new workers: they would seem faster than they are."""
+        equal = min(each.new.ready / max(1, each.new.ready + each.old.ready) for each in self.rollouts.values())
+        return self.share.weight < min(EQUAL_LOAD, 100 * equal)
 
     @property
     def _gateways(self) -> list[Pod]:

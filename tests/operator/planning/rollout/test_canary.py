@@ -66,10 +66,12 @@ def test_workers_start_only_once_every_gateway_limits_their_share():
 def test_a_good_revision_is_promoted_after_the_interval():
     world = comparing()
     world.measured = FINE
-    world.settle()
-    assert world.progressing() == ("True", conditions.CANARY_COMPARING)
-    world.now += INTERVAL
-    made = world.look()
+    for weight in (10, 50):
+        world.settle()
+        assert world.progressing() == ("True", conditions.CANARY_COMPARING)
+        assert weights(world) == {weight}, "it is promoted only after a comparison under equal load"
+        world.now += INTERVAL
+        made = world.look()
     assert world.progressing() == ("True", conditions.CANARY_PROMOTING)
     assert "TTFT 1.02 times" in made.status["canary"]["result"]
     world.settle()
@@ -78,8 +80,39 @@ def test_a_good_revision_is_promoted_after_the_interval():
     assert (weights(world), world.status["canary"]) == ({None}, None)
 
 
+@pytest.mark.parametrize(
+    ("targets", "weight", "less"),
+    [((1, 1), 49, True), ((1, 1), 50, False), ((10, 10), 10, False), ((11, 11), 10, True), ((2, 9), 10, False)],
+)
+def test_a_weight_that_keeps_load_from_new_workers_needs_a_second_comparison(targets, weight, less):
+    scaling = {"prefill": {"max": 20}, "decode": {"max": 20}, "maxDecodePerPrefill": 6}
+    world = comparing(targets, {**SPEC, "weight": weight}, scaling=scaling)
+    world.measured = FINE
+    world.now += INTERVAL
+    world.look()
+    assert world.progressing() == ("True", conditions.CANARY_COMPARING if less else conditions.CANARY_PROMOTING)
+
+
+def test_the_second_comparison_counts_anew_and_can_fail():
+    world = comparing()
+    world.measured = FINE
+    world.now += INTERVAL
+    world.settle()
+    world.measured = FEW
+    world.now += INTERVAL
+    world.settle()
+    assert world.progressing() == ("True", conditions.CANARY_COMPARING)
+    assert "up to 50 % of requests" in world.message()
+    world.measured = SLOW
+    world.settle()
+    assert world.progressing() == ("False", conditions.CANARY_FAILED)
+    world.edit(OTHER + 1)
+    world.look()
+    assert weights(world) == {10}
+
+
 def test_a_pool_at_zero_does_not_start_a_promotion_again():
-    world = comparing((1, 3), scaling={"prefill": {"min": 0}})
+    world = comparing((1, 3), {**SPEC, "weight": 50}, scaling={"prefill": {"min": 0}})
     world.measured = FINE
     world.now += INTERVAL
     for targets in ((1, 3), (0, 3), (0, 0), (0, 3)):
@@ -90,7 +123,7 @@ def test_a_pool_at_zero_does_not_start_a_promotion_again():
 
 def test_a_pool_waits_for_the_other_during_a_promotion():
     """No new prefill worker comes up: half of that pool is new, so half of the other is, and its surge."""
-    world = comparing((2, 6), scaling=WIDE)
+    world = comparing((2, 6), {**SPEC, "weight": 50}, scaling=WIDE)
     world.measured = FINE
     world.now += INTERVAL
     for _ in range(20):
@@ -130,7 +163,7 @@ def test_a_worse_revision_is_rolled_back_immediately_and_not_tried_again():
 
 @pytest.mark.parametrize(("later", "reason"), [(FINE, conditions.UP_TO_DATE), (SLOW, conditions.CANARY_FAILED)])
 def test_too_few_requests_are_waited_for_and_then_reported(later, reason):
-    world = comparing()
+    world = comparing(spec={**SPEC, "weight": 50})
     world.measured = FEW
     world.now += INTERVAL + DEADLINE
     world.settle()
@@ -198,7 +231,7 @@ def test_every_canary_ends_within_its_bounds(targets, weight, surge, good, data)
             act, pod = data.draw(st.sampled_from(steps))
             act(pod)
         world.now += 60
-    for _ in range(2):
+    for _ in range(3):
         world.settle()
         world.now += INTERVAL
     world.settle()
