@@ -26,7 +26,7 @@ _LONGEST_PROMPT = 1 << 24  # tokens
 
 LOAD_EQUATION = "fittingWork / minute"
 ARRIVALS_EQUATION = (
-    f"max(min(1, oversizedWork / minute), {LOAD_EQUATION} / utilisation + max(0, oversizedWork / minute - 1))"
+    f"max(min(1, oversizedWork / minute), {LOAD_EQUATION} / utilisation + (oversizedWork - onePrompt) / minute)"
 )
 LATE_EQUATION = "(load / workers) ** (sqrt(2 * (workers + 1)) - 1) * exp(-queueing * (workers - load) / residual)"
 BACKLOG_EQUATION = (
@@ -43,6 +43,7 @@ class _Work:
     fitting: float = 0.0  # seconds
     oversized: float = 0.0  # seconds
     oversized_tokens: int = 0
+    largest: float = 0.0  # seconds of the largest oversized prompt, about
     squared: float = 0.0  # seconds², summed over fitting prompts
     longest: float = 0.0  # seconds of the longest fitting prompt, at least
 
@@ -149,13 +150,14 @@ def _recent_load(traffic: Traffic, cost: _Cost, ttft: float) -> float:
 def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
     """Returns the term of arrivals.
 
-    Oversized prompts only need workers beyond the first: more workers cannot serve such a prompt within the objective,
-    so a single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
+    All oversized prompts but one count as load: more workers cannot serve such a prompt within the objective, so a
+    single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
     prompts right after a restart; `Backlog` notices more of them.
     """
     numbers = {
         "fittingWork": arrived.fitting,
         "oversizedWork": arrived.oversized,
+        "onePrompt": arrived.largest,
         "minute": max(traffic.seconds, WINDOW),
         "utilisation": UTILISATION,
         "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),
@@ -246,7 +248,8 @@ def _with(work: _Work, bucket: PromptLengths, cost: _Cost, least: float, ttft: f
     seconds = bucket.requests * cost(bucket.tokens / bucket.requests)
     if least > ttft:
         oversized, tokens = work.oversized + seconds, work.oversized_tokens + bucket.tokens
-        return dataclasses.replace(work, oversized=oversized, oversized_tokens=tokens)
+        largest = max(work.largest, seconds / bucket.requests)
+        return dataclasses.replace(work, oversized=oversized, oversized_tokens=tokens, largest=largest)
     squared = work.squared + seconds * seconds / bucket.requests
     return dataclasses.replace(work, fitting=work.fitting + seconds, squared=squared, longest=max(work.longest, least))
 

@@ -42,6 +42,7 @@ NEWEST = Traffic(60.0, BURST, 10.0, BURST, newest_seconds=4.0, newest=BURST)
 LATELY = dataclasses.replace(arriving(60, 2000), recent=prompts(200, 2000))
 BEHIND = arriving(60, 2000, waiting=(*prompts(20, 2000), *prompts(3, 100_000)))
 DRAINING = [prefiller(f"prefill-{n}", queue_tokens=50_000, draining=True) for n in (1, 2)]
+BOTH = dataclasses.replace(arriving(120, 2000), arrivals=(*prompts(120, 2000), *prompts(3, 100_000)))
 LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
 
 
@@ -52,8 +53,11 @@ LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
         (_queued(0, arriving(600, 2000)), ARRIVALS, 20_000 / 8_000 / 0.75, 4),
         # 4,000 tokens/s need 0.67; 800,000 queued ones are 100 s of work, of which 70 s are left in 60 s.
         (_queued(800_000, arriving(120, 2000)), BACKLOG, 4 / 6 + (70 - 0.872 * 4 / 6) / 60, 2),
-        # 24 a minute that exceed the objective are 5 workers' work: without them the queue would grow for ever.
-        (_queued(0, arriving(24, 100_000)), ARRIVALS, 5 - 1, 4),
+        # 16 and 9 a minute that exceed the objective count less one: without them the queue would grow for ever.
+        (_queued(0, arriving(16, 100_000)), ARRIVALS, 15 * 12.5 / 60, 4),
+        (_queued(0, arriving(9, 100_000)), ARRIVALS, 8 * 12.5 / 60, 2),
+        # Prompts within the objective come in addition: 0.67 and 0.42 workers.
+        (_queued(0, BOTH), ARRIVALS, 4 / 6 + 2 * 12.5 / 60, 2),
     ],
 )
 def test_prefill_follows_its_work(known, reason, workers, wish):
