@@ -92,7 +92,10 @@ def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:
 
 def _failed(failures: Mapping[str, Failure], revisions: Mapping[str, Revisions]) -> Condition:
     """Returns the condition of a failed revision: the failures and the reaction to them."""
-    messages = [f"{pool}: revision {revisions[pool].desired_name}: {each.message}" for pool, each in failures.items()]
+    pools: dict[str, list[str]] = {}
+    for pool, each in failures.items():
+        pools.setdefault(each.message, []).append(f"{pool}: revision {revisions[pool].desired_name}")
+    messages = [f"{', '.join(concerned)}: {message}" for message, concerned in pools.items()]
     if any(revisions[pool].rolled_back for pool in failures):
         messages.append("rolling back to the last good revision")
     elif any(revisions[pool].good is not None for pool in failures):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from legato_operator.api import conditions, roles
+from legato_operator.api import conditions
 from legato_operator.api.resources import CanarySpec
 from legato_operator.cluster import seconds_of
 from legato_operator.manifests import common
@@ -96,11 +96,10 @@ def apply_to(rollouts: Rollouts, step: CanaryStep) -> dict[str, PoolRollout]:
 
 
 def fail(revisions: Mapping[str, Revisions], step: CanaryStep) -> dict[str, Revisions]:
-    """Returns the revisions with the canary's failure, on the first pool that changes: that rolls all of them back."""
-    if step.failure is None or step.share is None:
+    """Returns the revisions with the canary's failure, on every pool that changes: they were compared together."""
+    if step.failure is None:
         return dict(revisions)
-    pool = next(pool for pool in (roles.DECODE, roles.PREFILL) if pool in step.share.revisions)
-    return {**revisions, pool: replace(revisions[pool], failure=step.failure)}
+    return {pool: replace(each, failure=step.failure) if each.differ else each for pool, each in revisions.items()}
 
 
 def _share_of(gateway: Pod) -> Canary | None:

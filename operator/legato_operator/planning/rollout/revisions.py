@@ -72,9 +72,11 @@ def choose_for_pools(observed: Observed, desired: Mapping[str, Template]) -> dic
     With `autoRollback` or a canary, all pools are rolled back if the revision of one, or of the gateway, has failed.
     """
     failures = {role: _remembered(observed, role, template) for role, template in desired.items()}
+    if not _was_compared(observed, desired):
+        failures = {role: each for role, each in failures.items() if each and each.reason != conditions.CANARY_FAILED}
     rolled_back = observed.service.spec.rollout.rolls_back and any(failures.values())
     return {
-        pool: _choose_for_pool(observed, pool, template, failures[pool] if rolled_back else None, rolled_back)
+        pool: _choose_for_pool(observed, pool, template, failures.get(pool) if rolled_back else None, rolled_back)
         for pool, template in desired.items()
         if pool != common.GATEWAY
     }
@@ -86,8 +88,7 @@ def choose_for_gateway(observed: Observed, desired: Template, proven: bool, pool
     A new gateway may not be able to use old workers, so the gateway stays as it is until the new revision is `proven`
     in the pools, and if they are rolled back. A failing new gateway stays as evidence of the failure.
     """
-    newest = newest_of(observed.objects, common.GATEWAY)
-    good = revision.template_of(newest) if newest else None
+    good = _good(observed, common.GATEWAY)
     name = common.revision_of(desired)
     if good is not None and common.revision_of(good) == name:
         return Revisions(desired, good)
@@ -103,8 +104,7 @@ def choose_for_gateway(observed: Observed, desired: Template, proven: bool, pool
 def _choose_for_pool(
     observed: Observed, pool: str, desired: Template, remembered: Failure | None, rolled_back: bool
 ) -> Revisions:
-    newest = newest_of(observed.objects, pool)
-    good = revision.template_of(newest) if newest else None
+    good = _good(observed, pool)
     name = common.revision_of(desired)
     if good is not None and common.revision_of(good) == name:
         return Revisions(desired, good)
@@ -126,6 +126,24 @@ def _remembered(observed: Observed, pool: str, desired: Template) -> Failure | N
     if known.get("failedRevision") != common.revision_of(desired):
         return None
     return Failure(known.get("failureReason", conditions.ROLLOUT_FAILED), known.get("failure", ""))
+
+
+def _was_compared(observed: Observed, desired: Mapping[str, Template]) -> bool:
+    """True if the pools change as in the canary that failed. An edit of any pool may have repaired it."""
+    failed, now = {}, {}
+    for pool in roles.BOTH:
+        known = (observed.status.get("pools") or {}).get(pool) or {}
+        if known.get("failureReason") == conditions.CANARY_FAILED:
+            failed[pool] = known["failedRevision"]
+        if pool in desired and (each := Revisions(desired[pool], _good(observed, pool))).differ:
+            now[pool] = each.desired_name
+    return failed == now
+
+
+def _good(observed: Observed, role: str) -> Template | None:
+    """Returns the last good template of a role, or None."""
+    newest = newest_of(observed.objects, role)
+    return revision.template_of(newest) if newest else None
 
 
 def _kept(objects: Iterable[Object], role: str) -> list[Object]:

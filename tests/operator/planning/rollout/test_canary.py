@@ -161,6 +161,33 @@ def test_a_worse_revision_is_rolled_back_immediately_and_not_tried_again():
     assert world.progressing() == ("True", conditions.CANARY_COMPARING)
 
 
+@pytest.mark.parametrize(
+    ("before", "edited", "reason"),
+    [
+        ((2, 2), (2, 2), conditions.CANARY_FAILED),
+        ((2, 2), (3, 2), conditions.CANARY_COMPARING),
+        ((2, 2), (2, 3), conditions.CANARY_COMPARING),
+        ((2, 2), (1, 2), conditions.CANARY_COMPARING),
+        ((2, 2), (1, 1), conditions.UP_TO_DATE),
+        ((1, 2), (2, 2), conditions.CANARY_COMPARING),
+    ],
+    ids=["nothing", "prefill", "decode", "prefill is as before", "all is as before", "prefill too"],
+)
+def test_a_failed_canary_counts_until_any_pool_is_edited(before, edited, reason):
+    world = World((2, 2), (1, 0), canary=SPEC, gpus=(1, 1))
+    world.settle()
+    world.edit(GOOD, before)
+    world.settle()
+    world.measured = SLOW
+    world.settle()
+    assert world.progressing() == ("False", conditions.CANARY_FAILED)
+    assert world.message().count("TTFT") == 1
+    world.measured = FEW
+    world.edit(GOOD, edited)
+    world.settle()
+    assert world.progressing()[1] == reason
+
+
 @pytest.mark.parametrize(("later", "reason"), [(FINE, conditions.UP_TO_DATE), (SLOW, conditions.CANARY_FAILED)])
 def test_too_few_requests_are_waited_for_and_then_reported(later, reason):
     world = comparing(spec={**SPEC, "weight": 50})
