@@ -9,6 +9,7 @@ from legato_gateway.admission.prompt_queues import PromptQueues
 from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.step_target import STEP_TARGET
 from legato_protocol.wire.demand import WaitCause
 
 
@@ -26,7 +27,7 @@ class Capacity:
         # Prompts queue on new workers of a canary only by their share, so the old ones decide about admission.
         usable = [worker for worker in usable if not worker.new_revision] or usable
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
-        self._step_limit = limits.refuse_beyond.tpot if limits.refuse_beyond else inf
+        self._step_limit = STEP_TARGET * limits.refuse_beyond.tpot if limits.refuse_beyond else inf
         self._usual_step = scorers.usual_step(snapshot) if limits.refuse_beyond else 0.0
         self._prompts = PromptQueues(usable, snapshot, limits, queued_tokens)
         self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet

@@ -40,7 +40,8 @@ def unified(queued: int = 0, **overrides: Any) -> FleetSnapshot:
         (unified(1060), ticket("a", tokens=3000), Refuse),
         (FleetSnapshot((*unified(960).workers, worker("u1", **LARGE))), A, Admit),
         (unified(running=4, decode_cost=SLOW_ROWS), ticket("a", tokens=3), Hold),  # steps of 110 ms
-        (unified(running=3, decode_cost=SLOW_ROWS), ticket("a", tokens=3), Admit),
+        (unified(running=3, decode_cost=DecodeCoefficients(0.015, 0.02, 0.0)), ticket("a", tokens=3), Hold),  # 95 ms
+        (unified(running=3, decode_cost=DecodeCoefficients(0.009, 0.02, 0.0)), ticket("a", tokens=3), Admit),  # 89 ms
         (unified(decode_cost=DecodeCoefficients(0.5, 0, 0)), A, Admit),  # alone, it is late on any worker
         (unified(running=2, free_blocks=30, growth_blocks=12), A, Admit),  # it wants 11, and perhaps 6 more
         (unified(running=2, free_blocks=28, growth_blocks=12), A, Hold),
