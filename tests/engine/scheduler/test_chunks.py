@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.scheduler.planning.chunk_budget import LEAST_CHUNK
+from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, LEAST_CHUNK
 from legato_protocol.step_target import STEP_TARGET
 
 TPOT, PROMPT, CHUNK = 0.1, 4000, 512
@@ -22,7 +22,7 @@ def seconds(batch, per_context=2e-7):
 
 def machine(**limits):
     sizes = {"num_blocks": 700, "block_size": 16, "max_length": 5000, "max_running": 8, "chunk_tokens": CHUNK}
-    return Worker(**sizes, **({"tpot": TPOT} | limits))
+    return Worker(**(sizes | {"tpot": TPOT} | limits))
 
 
 def warmed(streams=0, **limits):
@@ -158,3 +158,10 @@ def test_a_sequence_on_its_way_is_to_decode_as_soon_as_it_comes():
     assert alone == CHUNK
     assert all(LEAST_CHUNK <= tokens < CHUNK for _, _, tokens in steps[:-1])
     assert max(took for took, _, _ in steps) <= 1.2 * TPOT
+
+
+@pytest.mark.parametrize(("tpot", "tokens"), [(0.012, LEAST_CHUNK), (0.005, LATE_CHUNK)], ids=["full", "late"])
+def test_short_prompts_share_what_a_step_without_room_computes_in_any_case(tpot, tokens):
+    worker = warmed(2, tpot=tpot, max_running=12)
+    worker.add_all(ask(5, 200_000 + 10 * each, max_tokens=2) for each in range(20))
+    assert step(worker)[2] == tokens

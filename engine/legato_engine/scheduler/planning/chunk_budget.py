@@ -26,12 +26,12 @@ class ChunkBudget:
     per_token: float = 0.0  # seconds
     per_pair: float = 0.0  # seconds
     per_scored: float = 0.0  # additional seconds for a token whose logprob is requested
-    spent: bool = False
+    least: int | None = None  # tokens that the step still computes in any case; None before the first prompt
 
     @property
     def exhausted(self) -> bool:
         """True if no further prompt can start in this step."""
-        return self.tokens <= 0 or (self.spent and self._fitting(self.seconds, 0) < MULTIPLE)
+        return self.tokens <= 0 or (self.least == 0 and self._fitting(self.seconds, 0) < MULTIPLE)
 
     def count(self, start: int, remaining: int, scoring: bool = False) -> int:
         """Number of the `remaining` tokens from position `start` on that the step may compute; 0 if it is full.
@@ -42,19 +42,21 @@ class ChunkBudget:
         if self.seconds == inf:
             return most
         fitting = self._fitting(self.seconds, start, scoring)
-        least = 0 if self.spent else self._least(start, scoring)
+        least = self._least(start, scoring)
         if max(fitting, least) >= most:
             return most
         return max(int(fitting) // MULTIPLE * MULTIPLE, least)
 
     def spend(self, count: int, start: int, scored: int = 0) -> None:
         """Adds `count` tokens from position `start` on to the step; logprobs of `scored` of them are requested."""
+        self.least = max(0, self._least(start, scored > 0) - count)
         self.tokens -= count
         self.seconds -= self._taken(count, start, scored)
-        self.spent = True
 
     def _least(self, start: int, scoring: bool) -> int:
-        """Tokens of the first prompt that the step computes in any case."""
+        """Tokens that the step still computes in any case: a chunk of the first prompt, or several short prompts."""
+        if self.least is not None:
+            return self.least
         step = self.decoding + self._taken(LEAST_CHUNK, start, LEAST_CHUNK * scoring)
         if step <= LATE * (self.seconds + self.decoding):
             return LEAST_CHUNK
