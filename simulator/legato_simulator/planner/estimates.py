@@ -87,10 +87,12 @@ class DegreeEstimate:
         )
 
     def _unmet_tpot(self) -> str | None:
-        if self.profile.acceptance:
+        # Answers of one token have no time per later token.
+        contexts = sorted(each.prompt + each.output / 2 for each in self._arrivals if each.output > 1)
+        missing = int((1 - ATTAINMENT) * len(self._arrivals))  # requests that may miss it
+        if self.profile.acceptance or len(contexts) <= missing:
             return None  # drafts may make tokens faster than steps
-        step, contexts = self.profile.step, sorted(each.prompt + each.output / 2 for each in self._arrivals)
-        context = contexts[len(contexts) - 1 - int((1 - ATTAINMENT) * len(contexts))]
+        step, context = self.profile.step, contexts[-1 - missing]
         seconds = step.per_step + step.per_row + step.per_context * context
         if seconds <= self.slo.tpot:
             return None

@@ -24,6 +24,12 @@ def _workload(count=200, every=0.5, prompt=1500, output=20):
     return Workload("chat", tuple(Arrival(every * i, prompt, output) for i in range(count)))
 
 
+def _mixed(count, others, lengths):
+    """Short chats, and then others of these lengths."""
+    whole = _workload(count + others).arrivals
+    return Workload("mixed", (*whole[:count], *(Arrival(each.at, *lengths) for each in whole[count:])))
+
+
 def _planner(gpus=8, workload=None, others=(), per_token=1e-4, **changes):
     made = spec(**(MANIFEST | changes))
     service = ServiceSimulator(made, _profile(per_token=per_token), others=others, objectives=made.slo)
@@ -98,6 +104,17 @@ def test_objectives_that_no_size_meets_are_named_with_their_arithmetic(given, re
     plan = _plan(lambda shape: 0.5, **given)
     assert all(reason in text for text in plan.refused.values())
     assert plan.simulations <= 12  # of the largest sizes only
+
+
+@pytest.mark.parametrize(
+    ("given", "pool"),
+    [
+        ({"workload": _mixed(188, 12, (40_000, 1)), "slo": {"ttft": "5s", "tpot": "10.3ms"}}, "1 unified"),  # no TPOT
+    ],
+)
+def test_objectives_that_a_size_meets_are_not_called_impossible(given, pool):
+    plan = _plan(lambda shape: 1.2 * shape.gpus, **given)
+    assert (plan.chosen.shape.workers, plan.refused) == (pool, {})
 
 
 def test_degrees_are_those_with_a_profile_and_use_its_times():
