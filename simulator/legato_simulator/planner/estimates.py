@@ -6,7 +6,6 @@ which they do not know either).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from legato_engine.policy import Profile
 from legato_operator.policy import Slo
@@ -23,7 +22,6 @@ class DegreeEstimate:
 
     context: SearchContext
     slo: Slo
-    chunk: int
     longest: int  # tokens of the longest sequence that a worker takes
 
     @property
@@ -49,16 +47,15 @@ class DegreeEstimate:
     def _arrivals(self) -> Sequence[Arrival]:
         return self.context.workload.arrivals
 
-    @cached_property
-    def first_tokens(self) -> Sequence[tuple[float, int, int]]:
+    def first_tokens(self, chunk: int) -> Sequence[tuple[float, int, int]]:
         """Seconds to the first token on an idle worker, uncached and cached tokens of each prompt, slowest first."""
         pairs = zip(self._arrivals, self.context.uncached, strict=True)
         parts = [(tokens, each.prompt - tokens) for each, tokens in pairs]
-        return sorted(((self.idle_seconds(*part), *part) for part in parts), reverse=True)
+        return sorted(((self.idle_seconds(chunk, *part), *part) for part in parts), reverse=True)
 
-    def idle_seconds(self, tokens: int, cached: int = 0) -> float:
+    def idle_seconds(self, chunk: int, tokens: int, cached: int = 0) -> float:
         """Returns the seconds of one prompt on an idle worker, in chunks."""
-        steps = -(-tokens // self.chunk)
+        steps = -(-tokens // chunk)
         return self.context.prefill_seconds(tokens, cached) + (steps - 1) * self.profile.step.per_step
 
     @property
@@ -72,9 +69,9 @@ class DegreeEstimate:
         seconds = step.per_step + rows * (step.per_row + step.per_context * self.context.context)
         return seconds, max(0, int((STEP_TARGET * self.slo.tpot - seconds) / (step.per_token or 1e-12)))
 
-    def unmet(self) -> str | None:
+    def unmet(self, chunk: int) -> str | None:
         """Returns the reason why these workers, however many, miss the attainment, with the arithmetic, or None."""
-        return self._unmet_memory() or self._unmet_tpot() or self._unmet_ttft()
+        return self._unmet_memory() or self._unmet_tpot() or self._unmet_ttft(chunk)
 
     def _unmet_memory(self) -> str | None:
         count = len(self._arrivals)
@@ -102,12 +99,12 @@ class DegreeEstimate:
             f"{ms(step.per_context * context)} for its context)"
         )
 
-    def _unmet_ttft(self) -> str | None:
-        times = self.first_tokens
+    def _unmet_ttft(self, chunk: int) -> str | None:
+        times = self.first_tokens(chunk)
         seconds, tokens, cached = times[int((1 - ATTAINMENT) * len(times))]
         if seconds <= self.slo.ttft:
             return None
-        step, steps = self.profile.step, -(-tokens // self.chunk)
+        step, steps = self.profile.step, -(-tokens // chunk)
         late = sum(each > self.slo.ttft for each, _, _ in times)
         return (
             f"slo.ttft is {ms(self.slo.ttft)}, but {late / len(times):.0%} of the prompts take longer on an idle "
@@ -131,13 +128,13 @@ class Estimates:
             return (decode.prefill + decode.decode) / shape.decode
         return max(self.degrees[layout.prefill].prefill / shape.prefill, decode.decode / shape.decode)
 
-    def unmet(self, layout: PoolLayout) -> str | None:
+    def unmet(self, layout: PoolLayout, chunk: int) -> str | None:
         """Returns the reason why workers in this layout, however many, miss the attainment, or None."""
         decode = self.degrees[layout.decode]
         if layout.unified:
-            return decode.unmet()
+            return decode.unmet(chunk)
         prefill = self.degrees[layout.prefill]
-        return prefill._unmet_memory() or decode._unmet_memory() or decode._unmet_tpot() or prefill._unmet_ttft()
+        return prefill._unmet_memory() or decode._unmet_memory() or decode._unmet_tpot() or prefill._unmet_ttft(chunk)
 
 
 def ms(seconds: float) -> str:

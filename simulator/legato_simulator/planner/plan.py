@@ -110,11 +110,10 @@ class PoolPlanner:
         """Returns the estimates of each degree."""
         made = {}
         for layout in (each for each in self.layouts() if each.unified):
-            chunk = chunk_tokens(self.written)
-            shape = PoolShape(layout, 0, 1, chunk, self.written.slo.tpot)
+            shape = PoolShape(layout, 0, 1, chunk_tokens(self.written), self.written.slo.tpot)
             service = dataclasses.replace(self.service, spec=shape.spec(self.written))
             context, run = service.search_context(self.load.workload), service.run_settings(self.load.workload)
-            made[layout.decode] = DegreeEstimate(context, self.written.slo, chunk, run.longest)
+            made[layout.decode] = DegreeEstimate(context, self.written.slo, run.longest)
         return Estimates(made)
 
     def _possible(self, estimates: Estimates) -> tuple[list[PoolLayout], dict[str, str]]:
@@ -130,7 +129,7 @@ class PoolPlanner:
                 refused[str(layout)] = "; ".join(f"{path}: {message}" for path, message in broken)
             else:
                 possible.append(layout)
-                if reason := estimates.unmet(layout):
+                if reason := estimates.unmet(layout, sizes.largest_chunk(shape)):
                     refused[str(layout)] = reason
         return possible, refused
 

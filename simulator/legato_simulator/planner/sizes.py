@@ -1,7 +1,7 @@
 """Finds the fewest GPUs of a layout that reach the attainment.
 
-GPU counts are tried from a lower bound upwards, each with several splits between the pools. With one GPU fewer than the
-first that suffices, other chunks and `slo.tpot` are tried as well.
+GPU counts are tried from a lower bound upwards, each with several splits between the pools. With fewer GPUs than the
+first that suffice, other chunks and `slo.tpot` are tried as well, and the sizes again with those that help.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from legato_simulator.planner.shape import PoolLayout, PoolShape
 MOST_SPLITS = 5  # of one number of GPUs between the pools
 MOST_USE = 1.1  # of a pool by the estimate, up to which a size is simulated
 STRIDES = 6  # GPU counts are this share of the first one apart, at least 1
-CLOSE = 0.8  # attainment from which other chunks may help
+CLOSE = 0.8  # attainment from which other chunks may help a size that does not keep up by the estimate
 MOST_CLOSE = 2  # sizes whose chunk and slo.tpot are varied
 CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens
 SHARES = (0.5, 0.7, 0.85)  # of the objective, for `slo.tpot`
@@ -47,22 +47,40 @@ class Sized:
         ranked = sorted(self.tried, key=lambda shape: -self.tried[shape].attainment)  # stable: in the order tried
         return tuple(shape for shape in ranked if shape in enough and shape.gpus == fewest) or tuple(ranked[:1])
 
+    @property
+    def suffices(self) -> bool:
+        """True if a shape reaches the attainment."""
+        return any(map(reaches, self.tried.values()))
+
 
 def search(layout: PoolLayout, base: PoolShape, limits: SizeLimits) -> Search[Sized]:
-    """Tries sizes of a layout with the chunk and the `slo.tpot` of `base`."""
+    """Tries sizes of a layout with the chunk and the `slo.tpot` of `base`, then with others."""
     sized = Sized(layout, {})
-    counts = list(_counts(layout, limits))
-    hopeless = limits.estimates.unmet(layout) is not None
+    yield from _size(sized, base, limits)
+    if not sized.tried or limits.estimates.unmet(layout, largest_chunk(base)) is not None:
+        return sized
+    yield from _vary(sized, base.tpot, limits)
+    best = sized.best[0]
+    if sized.suffices and (best.chunk, best.tpot) != (base.chunk, base.tpot):
+        yield from _size(sized, best, limits)  # still fewer may suffice
+    return sized
+
+
+def largest_chunk(base: PoolShape) -> int:
+    """Returns the largest chunk that a search from `base` tries."""
+    return max(base.chunk, *CHUNKS)
+
+
+def _size(sized: Sized, base: PoolShape, limits: SizeLimits) -> Search[None]:
+    """Tries sizes until one reaches the attainment; only the largest if none can with this chunk."""
+    counts = list(_counts(sized.layout, limits))
+    hopeless = limits.estimates.unmet(sized.layout, base.chunk) is not None
     for before, gpus in zip([0, *counts], counts[-1:] if hopeless else counts, strict=False):
-        yield from _try(sized, _splits(layout, base, gpus, limits))
-        if any(map(reaches, sized.tried.values())):
+        if (yield from _try(sized, _splits(sized.layout, base, gpus, limits))):
             for fewer in range(before + 1, gpus) if before else ():
-                if (yield from _try(sized, _splits(layout, base, fewer, limits))):
+                if (yield from _try(sized, _splits(sized.layout, base, fewer, limits))):
                     break
             break
-    if sized.tried and not hopeless:
-        yield from _vary(sized, base.tpot, limits)
-    return sized
 
 
 def variants(shape: PoolShape, objective: float) -> dict[str, list[PoolShape]]:
@@ -77,15 +95,20 @@ def _try(sized: Sized, shapes: Sequence[PoolShape]) -> Search[bool]:
     new = [shape for shape in shapes if shape not in sized.tried]
     results = yield [ShapeTrial(shape) for shape in new]
     sized.tried.update(zip(new, results, strict=True))
-    return any(map(reaches, results))
+    return any(reaches(sized.tried[shape]) for shape in shapes)
 
 
 def _vary(sized: Sized, objective: float, limits: SizeLimits) -> Search[None]:
-    """Varies chunk and `slo.tpot` of the closest shapes with fewer GPUs than the best, or of those that miss."""
-    best, result = sized.best[0], sized.tried[sized.best[0]]
-    most = best.gpus - 1 if reaches(result) else best.gpus
-    close = [shape for shape, each in sized.tried.items() if shape.gpus <= most and each.attainment >= CLOSE]
-    close.sort(key=lambda shape: -sized.tried[shape].attainment)
+    """Varies chunk and `slo.tpot` of the closest shapes with fewer GPUs than the best, or of those that miss.
+
+    A shape that keeps up by the estimate may miss only because of its chunk, however far.
+    """
+    tried, use = sized.tried, limits.estimates.use
+    most = sized.best[0].gpus - 1 if sized.suffices else limits.gpus
+    close = [shape for shape in tried if tried[shape].attainment >= CLOSE or use(shape) <= MOST_USE]
+    close = sorted(
+        (shape for shape in close if shape.gpus <= most), key=lambda each: (-tried[each].attainment, use(each))
+    )
     others = [other for shape in close[:MOST_CLOSE] for each in variants(shape, objective).values() for other in each]
     yield from _try(sized, [other for other in others if limits.allows(other)])
 

@@ -68,6 +68,8 @@ def _separate(prefill, decode):
         (lambda shape: 0.6 * shape.gpus - 0.1 * shape.layout.unified, "1 prefill + 1 decode", 1.2),
         (lambda shape: (0.5 if shape.chunk == 512 else 0.45) * shape.gpus, "2 unified", 1.0),  # with another chunk
         (lambda shape: (0.5 if shape.tpot == 0.035 else 0.45) * shape.gpus, "2 unified", 1.0),  # or step objective
+        (lambda shape: (1.2 if shape.chunk == 4096 else 0.01) * shape.gpus, "1 unified", 1.2),  # however far it missed
+        (lambda shape: (1.2 if shape.chunk == 4096 else 0.3) * shape.gpus, "1 unified", 1.2),  # or with more GPUs
     ],
 )
 def test_the_fewest_gpus_win_then_the_highest_load(capacity, workers, load):
@@ -110,10 +112,11 @@ def test_objectives_that_no_size_meets_are_named_with_their_arithmetic(given, re
     ("given", "pool"),
     [
         ({"workload": _mixed(188, 12, (40_000, 1)), "slo": {"ttft": "5s", "tpot": "10.3ms"}}, "1 unified"),  # no TPOT
+        ({"engine": {"chunkTokens": 16}, "slo": {"ttft": "1s", "tpot": "50ms"}}, "1 unified"),  # in larger chunks
     ],
 )
 def test_objectives_that_a_size_meets_are_not_called_impossible(given, pool):
-    plan = _plan(lambda shape: 1.2 * shape.gpus, **given)
+    plan = _plan(lambda shape: 1.2 * shape.gpus * (shape.chunk > 16), **given)
     assert (plan.chosen.shape.workers, plan.refused) == (pool, {})
 
 
