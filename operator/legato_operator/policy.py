@@ -5,7 +5,7 @@ imports nothing else of the operator.
 """
 
 from legato_operator.api import roles
-from legato_operator.api.quantities import GPU
+from legato_operator.api.quantities import accelerators
 from legato_operator.api.resources import Bounds, Slo, Spec
 from legato_operator.api.resources import Pool as PoolSpec
 from legato_operator.api.rules import problems
@@ -33,7 +33,6 @@ from legato_operator.planning.rollout.rolling_update import Count, Step, configu
 
 __all__ = [
     "DECIDE_EVERY",
-    "GPU",
     "LONGEST_GAP",
     "NEWEST",
     "RECENT",
@@ -56,6 +55,7 @@ __all__ = [
     "Traffic",
     "Window",
     "WorkerSignals",
+    "accelerators",
     "configured",
     "decide",
     "limits",

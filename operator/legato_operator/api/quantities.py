@@ -1,6 +1,7 @@
 """Kubernetes quantities, such as a number of cores: `2`, `500m`. `legato_protocol` parses other values."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +9,11 @@ from legato_protocol.settings import durations, sizes, values
 
 DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"  # a resource with a domain, as a pattern
 GPU = "nvidia.com/gpu"  # the resource of GPUs, unless the operator is given others
+# Accelerators' resource names after the domain: AMD, AWS, Google, Huawei, Intel, NVIDIA and others.
+_ACCELERATOR = re.compile(
+    "/([^/]*[^/a-z])?([vp]?gpu|[mntx]pu|gcu|mlu|dcu|gaudi|neuron(core|device)?|ascend|i915|xe|mig-[0-9]+g)s?(?![a-z])",
+    re.IGNORECASE,
+)
 _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.UNITS.items()}}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
@@ -126,3 +132,8 @@ def quantity(text: str) -> Decimal:
     if match is None:
         raise values.invalid("quantity", text, "write 2, 500m or 512Mi")
     return Decimal(match[1]) * _UNITS[match[2]]
+
+
+def accelerators(amounts: Mapping[str, str]) -> list[str]:
+    """Returns the requested resources that are accelerators by their names."""
+    return sorted(name for name in amounts if _ACCELERATOR.search(name) and quantity(amounts[name]))

@@ -1,6 +1,5 @@
 """Checks for valid settings that this cluster or machine cannot provide. Each check yields (path, message)."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from legato_operator.api import conditions, pod_template, pool_sizes, quantities, roles, rules
@@ -14,12 +13,6 @@ from legato_operator.observing.observed import Refusal
 from legato_protocol.model_files.degrees import DEGREES
 
 Problem = tuple[str, str]
-
-# Accelerators' resource names after the domain: AMD, AWS, Google, Huawei, Intel, NVIDIA and others.
-_ACCELERATOR = re.compile(
-    "/([^/]*[^/a-z])?([vp]?gpu|[mntx]pu|gcu|mlu|dcu|gaudi|neuron(core|device)?|ascend|i915|xe|mig-[0-9]+g)s?(?![a-z])",
-    re.IGNORECASE,
-)
 
 
 def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | None:
@@ -72,8 +65,7 @@ def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tup
 
 def _accelerators(spec: Spec, role: str) -> list[str]:
     resources = roles.pool(spec, role).resources
-    given = {**resources.limits, **resources.requests}
-    return sorted(name for name in given if _ACCELERATOR.search(name) and quantities.quantity(given[name]))
+    return quantities.accelerators({**resources.limits, **resources.requests})
 
 
 def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from legato_operator.policy import GPU, Bounds, PoolSpec, Spec
+from legato_operator.policy import Bounds, PoolSpec, Spec, accelerators
 from legato_simulator.engine.chunks import chunk_tokens
 
 
@@ -71,12 +71,12 @@ class PoolShape:
 
 
 def _pool(pool: PoolSpec, ranks: int) -> PoolSpec:
-    """Returns the pool with workers of this degree, which request as many GPUs if they request any."""
+    """Returns the pool with workers of this degree, which request as many accelerators if they request any."""
     if ranks == pool.parallelism.tensor:
         return pool
     resources = pool.resources
     amounts = {
-        kind: {**given, GPU: str(ranks)} if GPU in given else given
+        kind: {**given, **dict.fromkeys(accelerators(given), str(ranks))}
         for kind, given in (("requests", resources.requests), ("limits", resources.limits))
     }
     return pool.model_copy(

@@ -13,7 +13,6 @@ from legato_simulator.simulator import ServiceSimulator
 from legato_simulator.workload.workload import Arrival, Workload
 
 MANIFEST = {"engine": {"chunkTokens": 2048}, "slo": {"ttft": "2s", "tpot": "50ms"}}
-GPUS = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
 def _profile(tensor=1, per_token=1e-4):
@@ -120,13 +119,14 @@ def test_objectives_that_a_size_meets_are_not_called_impossible(given, pool):
     assert (plan.chosen.shape.workers, plan.refused) == (pool, {})
 
 
-def test_degrees_are_those_with_a_profile_and_use_its_times():
-    measured = _profile(tensor=2, per_token=3e-5)
-    planner = _planner(others=(measured,), prefill=GPUS, decode=GPUS)
+@pytest.mark.parametrize("gpu", ["nvidia.com/gpu", "amd.com/gpu"])
+def test_degrees_are_those_with_a_profile_and_use_its_times(gpu):
+    measured, pool = _profile(tensor=2, per_token=3e-5), {"resources": {"limits": {gpu: "1", "memory": "12Gi"}}}
+    planner = _planner(others=(measured,), prefill=pool, decode=pool)
     assert planner.layouts() == [PoolLayout(p, d) for p in (0, 1, 2) for d in (1, 2)]
     shape = PoolShape(PoolLayout(2, 1), 1, 2, 2048, 0.05)
     made = shape.spec(planner.written)
-    assert (made.prefill.parallelism.tensor, made.prefill.resources.limits) == (2, {"nvidia.com/gpu": "2"})
+    assert (made.prefill.parallelism.tensor, made.prefill.resources.limits) == (2, {gpu: "2", "memory": "12Gi"})
     run = ServiceSimulator(made, planner.service.profile, others=(measured,)).run_settings(_workload())
     assert (run.worker_profile("prefill"), run.worker_profile("decode")) == (measured, planner.service.profile)
 
