@@ -22,11 +22,23 @@ class SearchContext:
     tpot: float
     most: Mapping[str, int]  # `max` of each pool
     slots: int  # sequences that a worker decodes concurrently
+    since: float = 0.0  # seconds: earlier arrivals only fill caches
+
+    @cached_property
+    def counted(self) -> tuple[tuple[Arrival, int], ...]:
+        """Arrivals from `since` on, each with its uncached prompt tokens."""
+        pairs = zip(self.workload.arrivals, self.uncached, strict=True)
+        return tuple((arrival, tokens) for arrival, tokens in pairs if arrival.at >= self.since)
 
     @cached_property
     def rate(self) -> float:
         """Mean requests per second."""
-        return len(self.workload.arrivals) / max(1.0, self.workload.arrivals[-1].at)
+        return len(self.counted) / max(1.0, self.workload.arrivals[-1].at - self.since)
+
+    @property
+    def outputs(self) -> float:
+        """Mean tokens of an answer."""
+        return sum(arrival.output for arrival, _ in self.counted) / len(self.counted)
 
     @cached_property
     def uncached(self) -> tuple[int, ...]:
@@ -50,11 +62,8 @@ class SearchContext:
     @cached_property
     def prefill_rate(self) -> float:
         """Requests per second that keep one prefill worker always busy."""
-        work = sum(
-            self.prefill_seconds(tokens, arrival.prompt - tokens)
-            for arrival, tokens in zip(self.workload.arrivals, self.uncached, strict=True)
-        )
-        return len(self.workload.arrivals) / work
+        work = sum(self.prefill_seconds(tokens, arrival.prompt - tokens) for arrival, tokens in self.counted)
+        return len(self.counted) / work
 
     @cached_property
     def peak_prefill(self) -> float:
@@ -64,9 +73,8 @@ class SearchContext:
     @cached_property
     def context(self) -> float:
         """Mean tokens of a decoding sequence, weighted by output length."""
-        arrivals = self.workload.arrivals
-        outputs = sum(arrival.output for arrival in arrivals)
-        return sum((arrival.prompt + arrival.output / 2) * arrival.output for arrival in arrivals) / outputs
+        outputs = sum(arrival.output for arrival, _ in self.counted)
+        return sum((arrival.prompt + arrival.output / 2) * arrival.output for arrival, _ in self.counted) / outputs
 
     @cached_property
     def rows(self) -> float:
@@ -85,8 +93,7 @@ class SearchContext:
         """Requests per second that keep one decode worker full."""
         step = self.profile.step
         seconds = step.per_step + self.rows * (step.per_row + step.per_context * self.context)
-        outputs = sum(arrival.output for arrival in self.workload.arrivals) / len(self.workload.arrivals)
-        return self.rows / (outputs * seconds)
+        return self.rows / (self.outputs * seconds)
 
 
 def spread(low: float, high: float, count: int) -> tuple[float, ...]:

@@ -45,12 +45,11 @@ class DegreeEstimate:
 
     @property
     def _arrivals(self) -> Sequence[Arrival]:
-        return self.context.workload.arrivals
+        return [arrival for arrival, _ in self.context.counted]
 
     def first_tokens(self, chunk: int) -> Sequence[tuple[float, int, int]]:
         """Seconds to the first token on an idle worker, uncached and cached tokens of each prompt, slowest first."""
-        pairs = zip(self._arrivals, self.context.uncached, strict=True)
-        parts = [(tokens, each.prompt - tokens) for each, tokens in pairs]
+        parts = [(tokens, each.prompt - tokens) for each, tokens in self.context.counted]
         return sorted(((self.idle_seconds(chunk, *part), *part) for part in parts), reverse=True)
 
     def idle_seconds(self, chunk: int, tokens: int, cached: int = 0) -> float:

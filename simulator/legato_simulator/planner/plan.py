@@ -113,6 +113,7 @@ class PoolPlanner:
             shape = PoolShape(layout, 0, 1, chunk_tokens(self.written), self.written.slo.tpot)
             service = dataclasses.replace(self.service, spec=shape.spec(self.written))
             context, run = service.search_context(self.load.workload), service.run_settings(self.load.workload)
+            context = dataclasses.replace(context, since=self.load.since)
             made[layout.decode] = DegreeEstimate(context, self.written.slo, run.longest)
         return Estimates(made)
 

@@ -84,11 +84,11 @@ def _work(plan: ShapePlan) -> str:
     """Returns the shares of prompts and answers in the compute, and the room for prompts in steps that decode."""
     chosen, degree = plan.chosen, plan.estimates.degrees[plan.chosen.shape.layout.decode]
     context = degree.context
-    cached = 1 - sum(context.uncached) / sum(arrival.prompt for arrival in context.workload.arrivals)
-    outputs = sum(arrival.output for arrival in context.workload.arrivals) / len(context.workload.arrivals)
-    rows = plan.load.rate * outputs * chosen.result.tpot.p50 / chosen.shape.decode
+    uncached = [tokens for _, tokens in context.counted]
+    cached = 1 - sum(uncached) / sum(arrival.prompt for arrival, _ in context.counted)
+    rows = plan.load.rate * context.outputs * chosen.result.tpot.p50 / chosen.shape.decode
     seconds, room = degree.room(rows)
-    longer = sum(tokens > room for tokens in context.uncached) / len(context.uncached)
+    longer = sum(tokens > room for tokens in uncached) / len(uncached)
     caches = f"; caches can save up to {cached:.0%} of the prompt tokens" if cached > 0 else ""
     return (
         f"Prompts are {degree.prompt_share:.0%} of the compute, and answers {1 - degree.prompt_share:.0%}{caches}. A "
@@ -131,10 +131,10 @@ def _no_shape(plan: ShapePlan) -> str:
     """Returns the arithmetic of a workload that no shape serves, and the closest shape."""
     closest = plan.chosen
     degree = plan.estimates.degrees[closest.shape.layout.decode]
-    need = degree.prefill + degree.decode
+    need, context = degree.prefill + degree.decode, degree.context
     sums = (
         f"its prompts keep {degree.prefill:.2f} workers busy and its answers {degree.decode:.2f}, {need:.2f} together "
-        f"({plan.load.rate:.3g} requests/s ÷ {degree.context.prefill_rate:.3g} and ÷ {degree.context.decode_rate:.3g} "
+        f"({context.rate:.3g} requests/s ÷ {context.prefill_rate:.3g} and ÷ {context.decode_rate:.3g} "
         f"of one worker with tensor {closest.shape.layout.decode}), before any queue or burst"
     )
     return (

@@ -77,12 +77,16 @@ def test_the_fewest_gpus_win_then_the_highest_load(capacity, workers, load):
     assert load / 0.95 / 1.04 < plan.chosen.load <= load / 0.95
 
 
-def test_without_a_shape_that_meets_the_closest_and_the_arithmetic_are_shown():
-    plan = _plan(lambda shape: 0.1 * shape.gpus + 0.05 * shape.layout.unified, gpus=4)
+@pytest.mark.parametrize("before", [(), [Arrival(0, 63_000, 1)]])  # only what counts is in the arithmetic
+def test_without_a_shape_that_meets_the_closest_and_the_arithmetic_are_shown(before):
+    chats = tuple(Arrival(120 + each.at, each.prompt, each.output) for each in _workload(1201).arrivals)
+    workload = Workload("chat", (*before, *chats))
+    plan = _plan(lambda shape: 0.1 * shape.gpus + 0.05 * shape.layout.unified, gpus=4, workload=workload)
     assert (plan.chosen.shape.workers, plan.chosen.meets) == ("4 unified", False)
     shown = plan_text.text(plan)
     assert "| closest | 4 unified" in shown
     assert "keep 0.32 workers busy" in shown
+    assert "(2 requests/s ÷ 6.25 " in shown
     assert "with 45.0%: 55.0% of the requests miss slo.ttft" in shown
 
 
