@@ -1,7 +1,7 @@
 """Estimates of a shape's use on a workload, which narrow the search and explain its result.
 
-They know neither queues nor bursts, so they are lower bounds of what a workload needs (without `engine.speculation`,
-which they do not know either).
+They know neither queues nor bursts nor `engine.speculation`. Lasting traffic needs at least as much, but not a short
+burst, part of which may queue within `slo.ttft`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -88,6 +88,8 @@ class PoolPlanner:
         layouts, refused = self._possible(limits.estimates)
         base = PoolShape(PoolLayout(0, 1), 0, 0, chunk_tokens(self.written), slo.tpot)
         sized = simulations.run([sizes.search(layout, base, limits) for layout in layouts])
+        for each in (each for each in sized if each.suffices):
+            refused.pop(str(each.layout), None)  # the estimate was wrong
         chosen = [shape for each in sized for shape in _near(each, sized)[:REFINED]]
         loads = simulations.run([headroom.search(shape, slo.tpot, limits) for shape in chosen])
         shapes = {each.shape: each.load for each in loads} | {
@@ -153,8 +155,8 @@ class PoolPlanner:
 
 def _near(sized: Sized, others: Sequence[Sized]) -> tuple[PoolShape, ...]:
     """Returns the best shapes of a layout if they suffice with not many more GPUs than the fewest of all layouts."""
-    enough = [each.best[0].gpus for each in others if each.best and reaches(each.tried[each.best[0]])]
-    if not sized.best or not reaches(sized.tried[sized.best[0]]) or sized.best[0].gpus > NEAR * min(enough) + 1:
+    enough = [each.best[0].gpus for each in others if each.suffices]
+    if not sized.suffices or sized.best[0].gpus > NEAR * min(enough) + 1:
         return ()
     return sized.best
 

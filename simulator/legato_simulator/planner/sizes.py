@@ -1,6 +1,7 @@
 """Finds the fewest GPUs of a layout that reach the attainment.
 
-GPU counts are tried from a lower bound upwards, each with several splits between the pools. With fewer GPUs than the
+GPU counts are tried from an estimate upwards, each with several splits between the pools, and then those below the
+first that suffices. With fewer GPUs than the
 first that suffice, other chunks and `slo.tpot` are tried as well, and the sizes again with those that help.
 """
 
@@ -73,14 +74,25 @@ def largest_chunk(base: PoolShape) -> int:
 
 def _size(sized: Sized, base: PoolShape, limits: SizeLimits) -> Search[None]:
     """Tries sizes until one reaches the attainment; only the largest if none can with this chunk."""
-    counts = list(_counts(sized.layout, limits))
+    possible = [gpus for gpus in range(1, limits.gpus + 1) if next(_all_splits(sized.layout, gpus), None)]
+    counts = list(_counts(sized.layout, possible, limits))
     hopeless = limits.estimates.unmet(sized.layout, base.chunk) is not None
-    for before, gpus in zip([0, *counts], counts[-1:] if hopeless else counts, strict=False):
+    before = 0
+    for gpus in counts[-1:] if hopeless else counts:
         if (yield from _try(sized, _splits(sized.layout, base, gpus, limits))):
-            for fewer in range(before + 1, gpus) if before else ():
-                if (yield from _try(sized, _splits(sized.layout, base, fewer, limits))):
-                    break
+            yield from _bisect(sized, base, [fewer for fewer in possible if before < fewer < gpus], limits)
             break
+        before = gpus
+
+
+def _bisect(sized: Sized, base: PoolShape, counts: Sequence[int], limits: SizeLimits) -> Search[None]:
+    """Tries numbers of GPUs below one that suffices, also below the estimate, which a short workload may not need."""
+    while counts:
+        middle = len(counts) // 2
+        shapes = _splits(sized.layout, base, counts[middle], limits)
+        enough = yield from _try(sized, shapes)
+        fewer, more = counts[:middle], counts[middle + 1 :]
+        counts = fewer if enough else more if shapes else [*fewer, *more]  # without shapes: not allowed
 
 
 def variants(shape: PoolShape, objective: float) -> dict[str, list[PoolShape]]:
@@ -113,10 +125,8 @@ def _vary(sized: Sized, objective: float, limits: SizeLimits) -> Search[None]:
     yield from _try(sized, [other for other in others if limits.allows(other)])
 
 
-def _counts(layout: PoolLayout, limits: SizeLimits) -> Iterator[int]:
-    """Yields numbers of GPUs to try, ascending, up to the limit."""
-    least = layout.prefill + layout.decode
-    possible = [gpus for gpus in range(least, limits.gpus + 1) if next(_all_splits(layout, gpus), None)]
+def _counts(layout: PoolLayout, possible: Sequence[int], limits: SizeLimits) -> Iterator[int]:
+    """Yields numbers of GPUs to try, ascending, from the first that keeps up by the estimate."""
     base, use = PoolShape(layout, 0, 0, 1, 1.0), limits.estimates.use
 
     def keeps_up(gpus: int) -> bool:

@@ -10,6 +10,7 @@ from legato_simulator.workload.workload import Arrival, Workload
 WARM_UP = 0.2  # of the window, before it: prefix caches and batches fill
 MOST_REQUESTS = 3000  # in the window that counts: it ends earlier if the trace is denser
 FEW = 100  # requests, below which a plan is rough
+SHORT = 10  # multiple of `slo.ttft`, below which queues hide much of a lasting rate's needs
 
 
 class UnusableTrace(ValueError):

@@ -10,7 +10,7 @@ from legato_simulator.planner.estimates import ms
 from legato_simulator.planner.headroom import MOST_LOAD
 from legato_simulator.planner.plan import Option, ShapePlan
 from legato_simulator.planner.shape import PoolLayout
-from legato_simulator.planner.window import FEW
+from legato_simulator.planner.window import FEW, SHORT
 from legato_simulator.report.table import markdown
 
 EQUAL = 0.03  # difference between two loads that is below the search's precision
@@ -30,6 +30,8 @@ def about(plan: ShapePlan) -> str:
     load, whole = plan.load, plan.load.whole
     of = f" (the busiest of {whole.arrivals[-1].at / 60:.0f} min)" if load.workload is not whole else ""
     few = f"; fewer than {FEW} requests give a rough plan" if load.requests < FEW else ""
+    short = f"; in less than {SHORT} × slo.ttft, queues hide what a lasting rate needs"
+    few += short if load.seconds < SHORT * plan.slo.ttft else ""
     return (
         f"{whole.name}: {load.requests} requests in {load.seconds / 60:.1f} min{of}, {load.rate:.3g} requests/s{few}. "
         f"Objectives: slo.ttft {ms(plan.slo.ttft)} and slo.tpot {ms(plan.slo.tpot)} for {ATTAINMENT:.0%} of the "
@@ -75,8 +77,8 @@ def _answer(plan: ShapePlan) -> str:
     pools = "One pool" if shape.layout.unified else "Separate pools"
     return (
         f"{pools}: {shape.workers} ({_count(shape.gpus, 'GPU')}) serves this workload with the fewest GPUs of all "
-        f"simulated shapes, and {plan.goodput(chosen):.3f} good requests/s per GPU. It would serve up to "
-        f"{_load(chosen)} this rate."
+        f"simulated shapes, and {plan.goodput(chosen):.3f} good requests/s per GPU. It would serve these "
+        f"requests at up to {_load(chosen)} this rate."
     )
 
 

@@ -90,6 +90,12 @@ def test_without_a_shape_that_meets_the_closest_and_the_arithmetic_are_shown(bef
     assert "with 45.0%: 55.0% of the requests miss slo.ttft" in shown
 
 
+@pytest.mark.parametrize(("every", "short"), [(0.05, True), (0.5, False)])
+def test_a_trace_that_queues_can_absorb_is_called_short(every, short):
+    plan = _plan(lambda shape: 1.2 * shape.gpus, workload=_workload(every=every))
+    assert ("in less than 10 × slo.ttft, queues hide" in plan_text.about(plan)) == short
+
+
 def test_the_second_is_as_far_as_its_load_and_what_it_misses():
     shown = plan_text.text(_plan(lambda shape: 0.6 * shape.gpus + 0.2 * shape.layout.unified))
     assert "One pool: 2 unified (2 GPUs)" in shown
@@ -116,6 +122,8 @@ def test_objectives_that_no_size_meets_are_named_with_their_arithmetic(given, re
     [
         ({"workload": _mixed(188, 12, (40_000, 1)), "slo": {"ttft": "5s", "tpot": "10.3ms"}}, "1 unified"),  # no TPOT
         ({"engine": {"chunkTokens": 16}, "slo": {"ttft": "1s", "tpot": "50ms"}}, "1 unified"),  # in larger chunks
+        ({"slo": {"tpot": "10ms"}}, "1 unified"),  # though the estimate says so
+        ({"workload": _workload(every=0.05)}, "1 unified"),  # a burst, which queues
     ],
 )
 def test_objectives_that_a_size_meets_are_not_called_impossible(given, pool):
