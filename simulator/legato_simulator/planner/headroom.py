@@ -29,8 +29,10 @@ def search(shape: PoolShape, objective: float, limits: SizeLimits) -> Search[Sus
         results = yield [ShapeTrial(other, stress) for other in others]
         ranked = sorted(zip(results, others, strict=True), key=lambda pair: -pair[0].attainment)
         if ranked and reaches(ranked[0][0]) and load < MOST_LOAD:
-            shape = ranked[0][1]
-            load = yield from _highest(shape, stress)
+            (usual,) = yield [ShapeTrial(ranked[0][1])]
+            if reaches(usual):  # attainment may rise with the load, as batches fall differently
+                shape = ranked[0][1]
+                load = yield from _highest(shape, stress)
     return Sustained(shape, load)
 
 

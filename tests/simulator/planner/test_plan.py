@@ -148,6 +148,15 @@ def test_requests_are_judged_by_the_manifest_and_not_by_the_slo_that_is_tried():
     assert _planner().simulate(slow).attainment == 1
 
 
+def test_a_chunk_that_serves_only_a_higher_load_does_not_hide_the_one_that_serves_this():
+    def simulated(trial):
+        reached = trial.load < 1.2 if trial.shape.chunk == 2048 else trial.load > 1
+        return result(attainment=1.0 if reached else 0.5)
+
+    chosen = _planner(gpus=1).plan(lambda trials: map(simulated, trials)).chosen
+    assert (chosen.meets, chosen.shape.chunk) == (True, 2048)
+
+
 def test_several_processes_give_the_same_plan():
     planner = _planner(gpus=2, workload=_workload(20))
 
