@@ -59,7 +59,10 @@ def busiest(workload: Workload, seconds: float) -> PlannedLoad:
     begin = max(0.0, times[first] - WARM_UP * seconds)
     part = arrivals[bisect.bisect_left(times, begin) : ends[first]]
     if part[-1].at == times[first]:
-        raise UnusableTrace(f"the busiest {seconds:g} s of {workload.name} have requests at a single time, so no rate")
+        raise UnusableTrace(
+            f"the busiest {seconds:g} s of {workload.name} have requests at a single time, so no rate; a longer "
+            "--window may have one"
+        )
     shifted = tuple(dataclasses.replace(arrival, at=arrival.at - begin) for arrival in part)
     return PlannedLoad(dataclasses.replace(workload, arrivals=shifted), times[first] - begin, workload)
 
