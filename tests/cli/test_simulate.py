@@ -112,6 +112,12 @@ def test_a_part_that_is_skipped_counts_in_nothing(results):
     assert result["gpu_hours"] == pytest.approx(2 * 49.5 / 3600)
 
 
+def test_a_single_request_is_simulated(files, results):
+    (files / "one.jsonl").write_text(_trace(lambda i: []).splitlines()[0])
+    (result,) = results("--html", "out.html", trace="one.jsonl")
+    assert (result["offered"], result["finished"], result["attainment"]) == (1, 1, 1.0)
+
+
 ONLY = {"trace": None, "profile": None}
 NOT_REPLAYED = ["--compare", "--profile gpu.json", "--workload step", "--start 5s", "--skip 5s", "--handoff-rate 9"]
 
@@ -120,6 +126,7 @@ NOT_REPLAYED = ["--compare", "--profile gpu.json", "--workload step", "--start 5
     ("flags", "given", "message"),
     [
         ("--skip 10m", {}, "no request of chat counts: it ends within --skip"),
+        ("--workload steady --rate 0.001 --duration 1s", {"trace": None}, "steady has no requests"),
         ("--json /no/such/folder/out.json", {}, "cannot write /no/such/folder/out.json"),
         ("--html /no/such/folder/out.html", {}, "cannot write /no/such/folder/out.html"),
         ("--trace /no/such/trace", {}, "/no/such/trace: No such file or directory"),

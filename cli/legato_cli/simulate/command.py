@@ -104,7 +104,9 @@ def _check_replay(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
     """Raises CannotRun if the simulation would have no result."""
     for workload in asked:
-        if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
+        if not workload.arrivals:
+            raise CannotRun(f"{workload.name} has no requests")
+        if workload.arrivals[-1].at < args.skip:
             raise CannotRun(f"no request of {workload.name} counts: it ends within --skip")
     if not spec.disaggregated and (args.compare or args.scaler):
         raise CannotRun("--scaler and --compare need a manifest with a prefill pool")

@@ -38,7 +38,7 @@ def _row(entry: Entry) -> list[str]:
 def about(workload: Workload, spec: Spec, profile: Profile) -> str:
     """Returns its size, and the number of requests that are too long for the service."""
     lengths = [arrival.prompt + arrival.output for arrival in workload.arrivals]
-    text = f"{len(lengths)} requests in {workload.arrivals[-1].at / 60:.0f} min"
+    text = f"{len(lengths)} request{'' if len(lengths) == 1 else 's'} in {workload.arrivals[-1].at / 60:.0f} min"
     bounds = ((spec.model.max_length, "model.maxLength"), (profile.kv_tokens, "the profile's kvTokens"))
     for most, name in [(most, name) for most, name in bounds if most is not None]:
         if longer := sum(length > most for length in lengths):
