@@ -69,6 +69,7 @@ def _separate(prefill, decode):
         (lambda shape: (0.5 if shape.tpot == 0.035 else 0.45) * shape.gpus, "2 unified", 1.0),  # or step objective
         (lambda shape: (1.2 if shape.chunk == 4096 else 0.01) * shape.gpus, "1 unified", 1.2),  # however far it missed
         (lambda shape: (1.2 if shape.chunk == 4096 else 0.3) * shape.gpus, "1 unified", 1.2),  # or with more GPUs
+        (lambda shape: 0.4 * shape.gpus * (shape.chunk == 4096), "3 unified", 1.2),  # or with all GPUs
     ],
 )
 def test_the_fewest_gpus_win_then_the_highest_load(capacity, workers, load):
@@ -129,6 +130,18 @@ def test_objectives_that_no_size_meets_are_named_with_their_arithmetic(given, re
 def test_objectives_that_a_size_meets_are_not_called_impossible(given, pool):
     plan = _plan(lambda shape: 1.2 * shape.gpus * (shape.chunk > 16), **given)
     assert (plan.chosen.shape.workers, plan.refused) == (pool, {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"workload": _mixed(188, 12, (40_000, 1)), "slo": {"ttft": "5s", "tpot": "10.3ms"}},
+        {"workload": _mixed(10, 190, (1500, 1)), "slo": {"ttft": "2s", "tpot": "1ms"}},
+        {"engine": {"chunkTokens": 16}, "slo": {"ttft": "1s", "tpot": "50ms"}},
+    ],
+)
+def test_estimates_refuse_neither_for_answers_of_one_token_nor_for_a_small_chunk(given):
+    assert _plan(lambda shape: 0.01, **given).refused == {}
 
 
 @pytest.mark.parametrize("gpu", ["nvidia.com/gpu", "amd.com/gpu"])
