@@ -24,7 +24,7 @@ async def serving(answer, context=None):
 async def asking(client, answer, context=None, **settings):
     """`client` (HttpWorkers, HttpGateways), and the address of a server that answers so, with TLS if given.
 
-    Without a `timeout` among the settings, the client waits for a minute: the operator's 2 s may pass on a busy machine.
+    Without a `timeout` among the settings, the client waits for a minute: 2 s may pass on a busy machine.
     """
     async with aiohttp.ClientSession() as session, serving(answer, context) as address:
         yield client(session, **{"timeout": 60.0, **settings}), address

@@ -29,7 +29,7 @@ class RecordedAcceptance:
 
     def _token(self, request: Request, position: int) -> int:
         token = self._next_token(request, position)
-        # A CRC would not do: those of neighbouring positions differ by constants.
+        # A CRC would not do: the CRCs of neighbouring positions differ by constants.
         drawn = blake2b(f"{request.id} {request.choice} {position}".encode(), digest_size=4)
         right = int.from_bytes(drawn.digest(), "big") < self._acceptance * (1 << 32)
         return token if right else token ^ 1
