@@ -29,7 +29,8 @@ class TimeSlices(Protocol):
 
     @property
     def stretch(self) -> float:
-        """Ratio of the duration of recent steps, with the wait for their slices, to their duration without it."""
+        """Ratio of the duration of recent steps, with the wait for their slices, to their duration without it; 1 if the
+        cores are not shared."""
         ...
 
     @property
@@ -106,7 +107,7 @@ class SharedCores:
 
     @property
     def stretch(self) -> float:
-        return 1 + self._recent_wait / self._recent_steps if self._recent_steps else 1.0
+        return 1 + self._recent_wait / self._recent_steps if self._recent_steps and self.shared else 1.0
 
     @property
     def timer(self) -> float:

@@ -178,6 +178,9 @@ def test_steps_take_longer_by_the_wait_for_their_slices(cores):
         second.end(inf)
     assert second.stretch == pytest.approx(4, rel=0.01)
     assert first.stretch == pytest.approx(4 / 3, rel=0.01)
+    second.close()
+    cores.workers.remove(second)
+    assert first.stretch == 1
 
 
 def test_a_slice_that_never_ends_is_passed_over(cores):
