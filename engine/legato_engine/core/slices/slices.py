@@ -14,6 +14,7 @@ from legato_engine.core.slices.table import SliceTable
 PATIENCE = 2.0  # minimum seconds that others wait for a step to end: a stopped process must not stop them, too
 LATE = 4  # multiple of the step's expected duration, likewise
 CHECK = 0.05  # seconds between checks of whether workers that are waited for still run
+SWEEP = 1.0  # seconds between checks of whether workers that nobody waits for still run
 POLL = 0.0005  # seconds between checks of whether prompts may go on
 LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
 _FADE = 0.9  # weight of earlier steps in `stretch`
@@ -97,7 +98,7 @@ class SharedCores:
         self._claimed = False  # since `begin` returned None
         self._check_at = inf  # when others are checked, or the claim may preempt prompts
         self._jammed = inf  # since when the lock has not been released
-        self._began = self._checked = 0.0
+        self._began = self._checked = self._swept = 0.0
         self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
         self.waited = 0.0
 
@@ -121,11 +122,12 @@ class SharedCores:
         self._table.clear_wakeup()
 
     def begin(self, claim: Callable[[], SliceClaim]) -> float | None:
-        if not self.shared:
-            self.withdraw()
-            self._began = self._clock()
-            return inf
         now = self._clock()
+        self._sweep(now)
+        if not self.shared:
+            self._stop(now)
+            self._began = now
+            return inf
         self._table.write(made := claim())
         state = self._table.state
         if self._claimed and state is SliceState.WAITING:
@@ -161,13 +163,12 @@ class SharedCores:
             self._leave(now)
 
     def withdraw(self) -> None:
-        self._claimed = False
-        self._table.postpone(inf)
-        if self._table.state is not SliceState.IDLE:
-            self._leave(self._clock())
+        now = self._clock()
+        self._stop(now)
+        self._sweep(now)
 
     def close(self) -> None:
-        self.withdraw()
+        self._stop(self._clock())
         self._table.close()
 
     @property
@@ -196,6 +197,20 @@ class SharedCores:
                 self._table.free_ended()
                 self._table.pass_over_late(now)
             self._grant(now, locked)
+
+    def _sweep(self, now: float) -> None:
+        """Frees the entries of idle workers that were killed, which would count as sharing the cores."""
+        if now >= self._swept + SWEEP and self.shared:
+            self._swept = now
+            with self._locked(now) as locked:
+                if locked:
+                    self._table.free_ended()
+
+    def _stop(self, now: float) -> None:
+        self._claimed = False
+        self._table.postpone(inf)
+        if self._table.state is not SliceState.IDLE:
+            self._leave(now)
 
     def _leave(self, now: float) -> None:
         with self._locked(now) as locked:

@@ -13,7 +13,7 @@ import pytest
 from readiness import wait_readable
 
 from legato_engine.core.slices.policy import SliceClaim
-from legato_engine.core.slices.slices import CHECK, PATIENCE, OwnCores, SharedCores
+from legato_engine.core.slices.slices import CHECK, PATIENCE, SWEEP, OwnCores, SharedCores
 from legato_engine.core.slices.table import MOST, TableFull
 
 CORES = 2
@@ -325,13 +325,28 @@ def test_workers_go_on_without_one_that_was_killed_or_stopped_in_its_slice(cores
     assert begin(worker) is not None
 
 
+def kill(cores, worker):
+    for descriptor in (worker.wakeup._fifo, worker.wakeup._file):
+        os.close(descriptor)  # as when its process ends
+    cores.workers.remove(worker)
+
+
+@pytest.mark.parametrize("call", [begin, SharedCores.withdraw], ids=["computes", "idles"])
+def test_a_worker_that_was_killed_while_it_idled_shares_the_cores_no_longer(cores, call):
+    worker, killed = cores.worker(), cores.worker()
+    call(worker)
+    kill(cores, killed)
+    for wait, shared in ((0.9 * SWEEP, True), (0.2 * SWEEP, False)):
+        cores.now += wait
+        call(worker)
+        assert worker.shared is shared
+
+
 def test_no_slice_goes_to_a_worker_that_was_killed_while_it_waited(cores):
     worker, killed = cores.worker(), cores.worker()
     begin(worker)
     assert begin(killed) is None
-    for descriptor in (killed.wakeup._fifo, killed.wakeup._file):
-        os.close(descriptor)  # as when its process ends
-    cores.workers.remove(killed)
+    kill(cores, killed)
     worker.end(inf)
     cores.now += 0.001
     assert begin(worker) is not None
