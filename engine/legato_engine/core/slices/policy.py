@@ -1,12 +1,12 @@
 """Decides which waiting workers get a time slice of the cores that they share. Pure: time is passed in.
 
 Steps with tokens come before prompts, in the order of their deadlines: a worker whose sequences decode must start its
-next step by `due`, or tokens miss `slo.tpot`. Late steps run in the order of their claims, so every
-worker gets its share under overload, too.
+next step by `due`, or tokens miss `slo.tpot`. Late steps run in the order of their claims.
 
 A step that only computes prompts takes long, so it can be preempted: a step with tokens begins alongside it, and the
 prompts stop between two layers until it has ended. Tokens preempt a single prompt after a pause. If several prompts
-wait, tokens wait until they are due: fewer steps with more rows then leave more time to the prompts.
+wait, tokens wait until they are due: fewer steps with more rows then leave more time to the prompts. Tokens of several
+workers preempt no prompts in immediate succession, so prompts get their share under overload, too.
 """
 
 from collections.abc import Iterable
@@ -42,13 +42,17 @@ class SliceClaim:
 
 @dataclass(frozen=True, slots=True)
 class SliceEntry:
-    """A worker's entry in the table; `since` is when it claimed a slice."""
+    """A worker's entry in the table; `since` is when it claimed a slice.
+
+    Until `rest`, prompts of others go on after its last step with tokens, which third workers must not preempt.
+    """
 
     number: int
     state: SliceState
     threads: int
     since: float
     claim: SliceClaim
+    rest: float = 0.0
 
     @property
     def urgency(self) -> float:
@@ -72,11 +76,18 @@ def next_workers(entries: Iterable[SliceEntry], cores: int, now: float) -> list[
     free = cores - sum(entry.threads for entry in everyone if entry.state is SliceState.HOLDING)
     numbers = []
     for entry in sorted((e for e in everyone if e.state is SliceState.WAITING), key=lambda entry: entry.urgency):
-        if entry.threads > free + sum(other.threads for other in everyone if other.yields_to(entry.claim, now)):
+        if entry.threads > free + _yielded(entry, everyone, now):
             break  # later ones must not pass it, or it would starve
         free -= entry.threads
         numbers.append(entry.number)
     return numbers
+
+
+def _yielded(entry: SliceEntry, everyone: list[SliceEntry], now: float) -> int:
+    """Returns the threads of prompts that the entry's step may preempt."""
+    if any(other.rest > now for other in everyone if other is not entry):
+        return 0
+    return sum(other.threads for other in everyone if other.yields_to(entry.claim, now))
 
 
 def gives_way(number: int, entries: Iterable[SliceEntry]) -> bool:

@@ -17,6 +17,7 @@ CHECK = 0.05  # seconds between checks of whether workers that are waited for st
 SWEEP = 1.0  # seconds between checks of whether workers that nobody waits for still run
 POLL = 0.0005  # seconds between checks of whether prompts may go on
 LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
+REST = 0.5  # share of a step with tokens for which prompts of others go on after it
 _FADE = 0.9  # weight of earlier steps in `stretch`
 
 
@@ -96,7 +97,7 @@ class SharedCores:
         self._cores = cores
         self._clock, self._sleep = clock, sleep
         self._claimed = False  # since `begin` returned None
-        self._check_at = inf  # when others are checked, or the claim may preempt prompts
+        self._check_at = inf  # when others are checked, or claims may preempt prompts
         self._jammed = inf  # since when the lock has not been released
         self._began = self._checked = self._swept = 0.0
         self._recent_wait = self._recent_steps = 0.0  # fading sums of seconds
@@ -137,7 +138,8 @@ class SharedCores:
             self._claim(now)
         self._claimed = self._table.state is not SliceState.HOLDING
         if self._claimed:
-            self._check_at = min(each for each in (self._checked + CHECK, made.preempts, made.due) if each > now)
+            times = self._checked + CHECK, made.preempts, made.due, self._table.rest()
+            self._check_at = min(each for each in times if each > now)
             return None
         self._count_wait(now - self._table.since)
         self._began = now
@@ -158,6 +160,8 @@ class SharedCores:
     def end(self, slack: float) -> None:
         now = self._clock()
         self._table.postpone(now + slack)
+        if slack < inf:
+            self._table.rest_until(now + REST * (now - self._began))
         self._recent_steps = self._recent_steps * _FADE + now - self._began
         if self._contended:
             self._leave(now)

@@ -30,6 +30,7 @@ _ENTRY = np.dtype(
         ("end", np.float64),
         ("preempts", np.float64),
         ("prompts", np.int64),
+        ("rest", np.float64),
         ("overdue", np.float64),  # time until which others wait for the end of its slice
     ]
 )
@@ -79,6 +80,14 @@ class SliceTable:
     def postpone(self, due: float) -> None:
         """Writes the time at which this worker's next step is due."""
         self._own["due"] = due
+
+    def rest_until(self, rest: float) -> None:
+        """Writes the time until which prompts go on after this worker's step with tokens."""
+        self._own["rest"] = rest
+
+    def rest(self) -> float:
+        """Time until which prompts go on after all steps with tokens."""
+        return float(self._entries["rest"].max())
 
     def wait_until(self, overdue: float) -> None:
         """Writes the time until which others wait for the end of this worker's slice."""
@@ -138,8 +147,8 @@ class SliceTable:
     def read(self) -> Iterator[SliceEntry]:
         """Yields the entries in use."""
         for number in np.flatnonzero(self._entries["state"] != SliceState.FREE).tolist():
-            state, threads, since, *claim, _ = self._entries[number].item()
-            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(*claim))
+            state, threads, since, *claim, rest, _ = self._entries[number].item()
+            yield SliceEntry(number, SliceState(state), threads, since, SliceClaim(*claim), rest)
 
     @contextmanager
     def locked(self, patience: float = inf) -> Iterator[bool]:
@@ -175,7 +184,7 @@ class SliceTable:
                 os.mkfifo(self._path(number), 0o600)
             self._fifo = os.open(self._path(number), os.O_RDWR | os.O_NONBLOCK)
             self.clear_wakeup()
-            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0, 0.0)
+            self._entries[number] = (SliceState.IDLE, threads, 0.0, np.inf, np.inf, np.inf, 0, 0.0, 0.0)
             return number
         raise TableFull(f"{self._folder}: {MOST} workers take time slices here already")
 

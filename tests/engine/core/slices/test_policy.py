@@ -1,5 +1,6 @@
 """The order of time slices, and the time that their steps may take."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -47,6 +48,13 @@ def entries(*given):
 )
 def test_slices_begin_in_order_of_deadlines_while_their_threads_have_cores(given, cores, numbers):
     assert next_workers(entries(*given), cores, NOW) == numbers
+
+
+@pytest.mark.parametrize(("whose", "numbers"), [(1, [1]), (2, [])])
+def test_prompts_go_on_after_tokens_of_third_workers(whose, numbers):
+    given = entries((HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW), (IDLE, 2, 0, 0.09))
+    given[whose] = replace(given[whose], rest=NOW + 0.01)
+    assert next_workers(given, 2, NOW) == numbers
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,26 @@ def test_tokens_preempt_prompts_after_a_pause_and_once(cores):
     for _ in range(3):
         claim = SliceClaim(cores.now + 0.09, cores.now + 0.1, cores.now + 0.02)
         assert begin(decoding, claim) is None
-        assert decoding.timer == pytest.approx(0.02)
+        assert decoding.timer <= 0.0201
         cores.now += 0.021
         assert begin(decoding, claim) is not None
         cores.now += 0.01
         decoding.end(slack=0.09)
     prompts.end(inf)
     assert begin(decoding, claim) is not None
+
+
+def test_prompts_go_on_between_tokens_of_two_workers(cores):
+    prompts, first, second = [cores.worker() for _ in range(3)]
+    begin(prompts)
+    begin(first, CLAIMS[2])
+    assert begin(second, CLAIMS[2]) is None
+    cores.now += 0.03
+    first.end(slack=0.09)
+    for wait, begins in ((0, False), (0.0149, False), (0.0002, True)):
+        cores.now += wait
+        assert (begin(second, CLAIMS[2]) is not None) == begins
+        assert begins or second.timer == pytest.approx(0.015 - wait)
 
 
 def test_several_prompts_are_preempted_once_tokens_are_due(cores):
@@ -260,11 +273,13 @@ def test_tokens_come_regularly_during_long_prompts_which_get_the_pauses(cores):
     assert len(prompts.ends) > 10 / 0.4 * 0.6
 
 
-def test_overloaded_workers_all_get_on(cores):
-    decoding = [Load(cores.worker(), 0.15, slack=0.0, pause=0.075) for _ in range(2)]
-    prompts = [Load(cores.worker(), 0.2) for _ in range(2)]
+@pytest.mark.parametrize(("decoders", "others"), [(2, 2), (2, 1), (3, 1)])
+def test_overloaded_workers_all_get_on(cores, decoders, others):
+    decoding = [Load(cores.worker(), 0.15, slack=0.0, pause=0.075) for _ in range(decoders)]
+    prompts = [Load(cores.worker(), 0.2) for _ in range(others)]
     simulate(cores, [*decoding, *prompts], 40)
-    assert [len(load.ends) >= 20 for load in (*decoding, *prompts)] == [True] * 4
+    assert min(len(load.ends) for load in (*decoding, *prompts)) >= 20
+    assert sum(len(load.ends) for load in prompts) * 0.2 >= 40 * 0.2
 
 
 @pytest.mark.parametrize("seed", range(20))
