@@ -265,12 +265,13 @@ def gaps(load):
     return [after - before for before, after in zip(load.ends[3:], load.ends[4:], strict=False)]
 
 
-def test_tokens_come_regularly_during_long_prompts_which_get_the_pauses(cores):
+@pytest.mark.parametrize("others", [1, 2, 3])
+def test_tokens_come_regularly_during_long_prompts_which_get_the_pauses(cores, others):
     decoding = Load(cores.worker(), 0.01, slack=0.09, pause=0.02)
-    prompts = Load(cores.worker(), 0.4)
-    simulate(cores, [decoding, prompts], 10)
+    prompts = [Load(cores.worker(), 0.4) for _ in range(others)]
+    simulate(cores, [decoding, *prompts], 10)
     assert max(gaps(decoding)) <= 0.035  # a step, its pause and the end of a step
-    assert len(prompts.ends) > 10 / 0.4 * 0.6
+    assert sum(len(load.ends) for load in prompts) > 10 / 0.4 * 0.6
 
 
 @pytest.mark.parametrize(("decoders", "others"), [(2, 2), (2, 1), (3, 1)])
