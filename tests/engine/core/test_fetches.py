@@ -103,6 +103,32 @@ def test_a_failed_fetch_costs_at_most_its_budget_and_the_prompt_is_computed(worl
     assert (here.used, here.scheduler.idle) == (0, True)
 
 
+ENDS = {
+    "cancelled": lambda world, worker: worker.send(Cancel("r", 2)),
+    "its gateway has disconnected": lambda world, worker: worker.send(left=(world.gateway,)),
+    "the worker drains": lambda world, worker: worker.send(drain=True),
+    "its deadline passes": lambda world, worker: world.run(7),
+}
+
+
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_fetch_ends_with_its_request(world, end, connected):
+    here, there = world.worker("a"), world.worker("b")
+    warm(world, there, [*TURN, *range(20)], max_tokens=1)
+    if connected:
+        ask(world, here, there, FIRST[:13], known=FIRST[:13], room=6)
+    stop(world, there)
+    here.send(Generate("r", 2, world.sequence(TURN, deadline=8.0), fetch(there, TURN, seconds=100.0)))
+    world.run(3)
+    ENDS[end](world, here)
+    world.run(3)
+    there.agent._link.resume()
+    world.run(5)
+    totals = here.status.totals
+    assert (totals.kv_fetches, totals.failed_kv_fetches, here.used, here.scheduler.idle) == (connected, {}, 0, True)
+
+
 def crowd(world, blocks, growth=4, turns=4, mischief=None):
     """A sequence runs that will need all of the worker's blocks, as another one begins with a fetch."""
     here, there = world.worker("a", blocks=blocks, growth_tokens=growth), world.worker("b")

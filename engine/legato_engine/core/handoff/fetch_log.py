@@ -1,7 +1,7 @@
 """Records fetches of cached blocks: the running ones, their results, and the reasons of failures."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from legato_engine.core.frames import FetchFailure
 from legato_engine.core.reporting.phases import PhaseLog
@@ -24,6 +24,11 @@ class FetchLog:
         self.bytes = 0
         self.seconds = 0.0  # total of completed ones
         self.failures = Counter[FetchFailure]()
+
+    @property
+    def rooms(self) -> Set[int]:
+        """Rooms of the running fetches."""
+        return self._began.keys()
 
     def running(self, room: int) -> bool:
         return room in self._began
@@ -62,6 +67,10 @@ class FetchLog:
             began, now = self._end(transfer)
             self.failures[failure] += 1
             self._phases.add_fetch(transfer.request.trace, began, now, {"source": transfer.source.worker}, failure)
+
+    def drop(self, transfer: IncomingTransfer) -> None:
+        """The fetch is given up with its request, which is not a failure."""
+        self._end(transfer)
 
     def refuse(self) -> None:
         """A fetch did not begin because there was no room for its blocks."""

@@ -1,6 +1,6 @@
 """Sequences handed off to this worker, and cached blocks that it fetches: reserved, granted, written by a peer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from legato_engine.core.handoff import tokens as handoff_tokens
 from legato_engine.core.handoff.fetch_log import FetchLog
@@ -97,6 +97,14 @@ class HandoffReceivers:
                 self.fetches.fail(transfer, "late")
             if transfer.state is IncomingState.ABANDONED:
                 del self._rooms[room]
+
+    def end_fetches(self, awaited: Set[int]) -> None:
+        """Ends the fetches that no request waits for, because theirs was cancelled or has failed."""
+        for room in self.fetches.rooms - awaited:
+            transfer = self._rooms[room]
+            self.fetches.drop(transfer)
+            self._incoming.abandon(transfer)
+            self.end((transfer,), "its request has ended")
 
     def on_revoked(self, event: GrantRevoked) -> None:
         """The sender wrote nothing and will not: the blocks are free, and the sequence waits for others."""

@@ -37,6 +37,11 @@ class PendingRequests:
         """Rooms and attempts of prefills, which decode workers wait for."""
         return frozenset((each.frame.room, each.frame.attempt) for each in self if isinstance(each.frame, Prefill))
 
+    def fetches(self) -> frozenset[int]:
+        """Rooms of the fetches that they ask for."""
+        sources = [each.frame.fetch for each in self if not isinstance(each.frame, Decode)]
+        return frozenset(source.room for source in sources if source is not None)
+
     def add(self, request: PendingRequest) -> None:
         self._requests.append(request)
 

@@ -157,7 +157,9 @@ class RequestHandler:
                 self._migrate(gateway, frame)
 
     def begin_pending(self) -> None:
-        """Begins requests whose grammar is compiled, adapter loaded and fetch over; keeps the grants of the others."""
+        """Begins requests whose grammar is compiled, adapter loaded and fetch over; keeps the grants of the others.
+
+        Ends fetches whose requests have ended."""
         if self.handoffs is not None and self.handoffs.receivers.fetches.take_ended():
             self._recheck = True
         self._begin_ready()
@@ -166,6 +168,8 @@ class RequestHandler:
         if self.handoffs is not None and (prefills or self._kept):
             self.handoffs.agent.hold(prefills)
         self._kept = prefills
+        if self.handoffs is not None and self.handoffs.receivers.fetches.rooms:
+            self.handoffs.receivers.end_fetches(self._pending.fetches())
 
     def _begin_ready(self) -> None:
         compiled, loaded = self._grammars.take_done(), self.adapters.take_done()
