@@ -106,8 +106,8 @@ def test_one_that_ends_while_it_waits_for_room_makes_way(adapted, how):
     assert not worker.finished(id="a"), "it came after that"
     assert worker.tokens("a2") == adapted.expected("a")
     assert adapted.loads.counts["b"] == 0
-    codes = [each.code for each in worker.others.get(8, ()) if hasattr(each, "code")]
-    assert codes == (["deadline"] if how == "expired" else [])
+    reasons = [each.message for each in worker.others.get(8, ()) if hasattr(each, "code")]
+    assert reasons == ["its deadline passed while it waited for its adapter"] * (how == "expired")
 
 
 def test_those_that_wait_are_counted_and_no_more_than_allowed(adapted):

@@ -125,6 +125,10 @@ def test_a_fetch_ends_with_its_request(world, end, connected):
     world.run(3)
     there.agent._link.resume()
     world.run(5)
+    awaited = ["its deadline passed while it waited for cached blocks of another worker"]
+    assert [each.message for each in here.failures() if each.code == "deadline"] == awaited * (
+        end == "its deadline passes"
+    )
     totals = here.status.totals
     assert (totals.kv_fetches, totals.failed_kv_fetches, here.used, here.scheduler.idle) == (connected, {}, 0, True)
 

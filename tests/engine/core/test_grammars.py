@@ -205,17 +205,21 @@ def test_others_go_on_while_a_grammar_is_compiled(drawing, world):
     assert worker.tokens() == expected()
 
 
-@pytest.mark.parametrize("end", ["cancelled", "its gateway leaves", "a part of its choices"])
+@pytest.mark.parametrize("end", ["cancelled", "expired", "its gateway leaves", "a part of its choices"])
 def test_what_ends_while_its_grammar_is_compiled_never_begins(drawing, world, end):
     drawing.compiling.clear()
     worker = drawing.worker("u")
-    worker.send(Generate("r", 1, world.sequence(choices=(0, 1), **ASKED)), Pause("r", 1, True))
+    deadline = 4.0 if end == "expired" else 1e6
+    worker.send(Generate("r", 1, world.sequence(choices=(0, 1), deadline=deadline, **ASKED)), Pause("r", 1, True))
     world.run(2)
     if end == "cancelled":
         worker.send(Cancel("r", 0))
         world.run(1)
         assert not worker.core._handler.idle
         worker.send(Cancel("r", 1))
+    elif end == "expired":
+        world.run(4)
+        assert worker.failures()[0].message == "its deadline passed while it waited for its grammar"
     elif end == "its gateway leaves":
         worker.send(left=(world.gateway,))
     else:

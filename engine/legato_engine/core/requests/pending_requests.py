@@ -15,6 +15,7 @@ class PendingRequest:
     arrival: float
     paused: bool = False
     fetched: bool = False  # its fetch of cached blocks was started, if it has one
+    awaited: str = ""  # reason for its last wait
 
     @property
     def deadline(self) -> float:

@@ -98,7 +98,7 @@ class RequestHandler:
     def expire(self, now: float) -> None:
         """Ends and reports requests whose deadline has passed."""
         for pending in self._pending.take_expired(now):
-            why = "its deadline passed while it waited for its adapter"
+            why = f"its deadline passed while it waited for {pending.awaited}"
             self._fail_pending(pending, "deadline", why, retry=False)
         self._end_stalled(now)
         ended = self.scheduler.expire(now)
@@ -220,17 +220,19 @@ class RequestHandler:
         fetching = self._fetch(pending, request)
         grammar = self._grammars.ask(params) if params.grammar else None
         adapter = self.adapters.ask(digest) if digest else None
+        awaited = _awaited(fetching, bool(params.grammar) and grammar is None, bool(digest) and adapter is None)
         if isinstance(grammar, str):
             self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
         elif isinstance(adapter, str):
             self._fail(request, "internal", adapter, part, retry=True)
-        elif not (fetching or (params.grammar and grammar is None) or (digest and adapter is None)):
+        elif not awaited:
             request.grammar = compilations.position(grammar) if grammar is not None else None
             request.loaded_adapter = adapter
             return True
         elif len(self._pending) >= self.scheduler.limits.max_waiting:
             self._fail(request, "overloaded", f"{len(self._pending)} requests wait already", part, retry=True)
         else:
+            pending.awaited = awaited
             self._pending.add(pending)
         return False
 
@@ -307,6 +309,12 @@ class RequestHandler:
 
     def _uses(self, room: int) -> bool:
         return self.handoffs is not None and self.handoffs.uses(room)
+
+
+def _awaited(fetching: bool, compiling: bool, loading: bool) -> str:
+    """Reasons for which a request has to wait, or "" if it can begin."""
+    reasons = {"its grammar": compiling, "its adapter": loading, "cached blocks of another worker": fetching}
+    return " and ".join(reason for reason, waits in reasons.items() if waits)
 
 
 def part_of(frame: Generate | Prefill | Decode) -> Part:
