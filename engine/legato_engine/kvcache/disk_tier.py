@@ -4,11 +4,11 @@ Files exchange blocks with slots of the host only: a block is written after it w
 before a sequence that needs it starts.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from legato_engine.kvcache.chain_order import ChainOrder
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Content
 from legato_engine.kvcache.reach import Prefixes, StoredPrefixes
@@ -55,7 +55,9 @@ class Outcome:
 
 
 class DiskTier:
-    """At most `capacity` blocks in files; the least recently used is evicted first. Without capacity, it is empty.
+    """At most `capacity` blocks in files; sequences not used for longest lose their last blocks first.
+
+    Without capacity, it is empty.
 
     `prefixes` follows the blocks that are in the arena, in a slot or in a file.
     """
@@ -64,7 +66,8 @@ class DiskTier:
         self.capacity = capacity
         self.events = events or EventLog("", DISK)
         self._prefixes = prefixes or StoredPrefixes(self.events)
-        self._files: OrderedDict[tuple[int, bytes], Content] = OrderedDict()
+        self._files: dict[tuple[int, bytes], Content] = {}
+        self._order = ChainOrder()
         self._above: set[tuple[int, bytes]] = set()  # blocks in the arena or in a slot
         self._writing: set[tuple[int, bytes]] = set()
         self._doubted: set[tuple[int, bytes]] = set()  # blocks to remove once they are written
@@ -139,7 +142,8 @@ class DiskTier:
         if refused:
             self.errors, self._problem = refused, f"{refused} files with KV of another revision, or incomplete"
         for content in contents:
-            self._files[content.group, content.block_hash] = content
+            self._order.expect(content)
+            self._add(content)
             self._prefixes.add(content.group, content.block_hash, content.parent)
         self._make_room(0)
 
@@ -156,11 +160,14 @@ class DiskTier:
         return len(self._writing) < min(MOST_WRITES, self.capacity) and self._now >= self._paused_until
 
     def write(self, slot: int, content: Content) -> bool:
-        """Orders to write a slot; False if the block is in a file, or will be."""
+        """Orders to write a slot; False if the block is in a file, or will be, or continues all that are."""
         key = content.group, content.block_hash
         if key in self._files or key in self._writing:
             return False
-        self._make_room(1)
+        self._order.expect(content)
+        if not self._make_room(1):
+            self._order.forget(content)
+            return False
         self._writing.add(key)
         self._orders.append(WriteBlock(slot, content))
         return True
@@ -168,7 +175,7 @@ class DiskTier:
     def order_read(self, slot: int, group: int, block_hash: bytes) -> ReadBlock:
         """Orders to read a block that `has` into a slot."""
         order = ReadBlock(slot, self._files[group, block_hash])
-        self._files.move_to_end((group, block_hash))
+        self._order.use((group, block_hash), self._now)
         self._orders.append(order)
         return order
 
@@ -195,6 +202,7 @@ class DiskTier:
         assert len(self._files) + len(self._writing) <= self.capacity, "more blocks in files than allowed"
         assert not self._writing & self._files.keys(), "a block with a file is written"
         assert self._doubted <= self._writing
+        self._order.check_integrity(self._files, len(self._writing))
         self._prefixes.check_integrity()
 
     # ── internals ──
@@ -205,23 +213,35 @@ class DiskTier:
         self._doubted.discard(key)
         if outcome.error:
             self._paused_until = self._now + PAUSE
+            self._order.forget(content)
             return
         self.written += 1
         self.write_seconds += outcome.seconds
         if doubted:
             self._orders.append(RemoveBlock(content))
+            self._order.forget(content)
             return
-        self._files[key] = content
+        self._add(content)
         if key not in self._above:
             self._prefixes.add(content.group, content.block_hash, content.parent)
 
-    def _make_room(self, blocks: int) -> None:
-        while self._files and len(self._files) + len(self._writing) + blocks > self.capacity:
-            self._remove(next(iter(self._files)))
+    def _make_room(self, blocks: int) -> bool:
+        """Evicts files until there is room for `blocks` more; False if blocks that are written continue all others."""
+        while len(self._files) + len(self._writing) + blocks > self.capacity:
+            key = self._order.first()
+            if key is None:
+                return False
+            self._remove(key)
             self.evicted += 1
+        return True
+
+    def _add(self, content: Content) -> None:
+        self._files[content.group, content.block_hash] = content
+        self._order.add(content, self._now)
 
     def _remove(self, key: tuple[int, bytes]) -> None:
         content = self._files.pop(key)
+        self._order.remove(content)
         self._orders.append(RemoveBlock(content))
         if key not in self._above:
             self._prefixes.remove(content.group, content.block_hash)

@@ -161,6 +161,33 @@ def test_beginnings_of_sequences_are_written_before_their_ends():
     assert [content.parent for content in written][:2] == [None, written[0].block_hash]
 
 
+@pytest.mark.parametrize(
+    ("files", "read", "usable"),
+    [
+        (3, False, (0, 0, 3)),
+        (6, False, (0, 0, 6)),
+        (9, False, (0, 2, 7)),
+        (14, False, (0, 7, 7)),
+        (14, True, (7, 5, 2)),
+    ],
+)
+def test_files_lose_the_ends_of_sequences_first_those_not_used_for_longest(files, read, usable):
+    """OTHER and two further sequences of seven blocks were evicted."""
+    worker = evicted(host_slots=8, files=files)
+    worker.serve_disk()
+    for start in (200, 300, *[100] * read, 400):
+        worker.add(client := ask(28, start, max_tokens=1))
+        worker.step()
+        worker.serve_disk()
+        worker.run(client)
+        worker.serve_disk()
+    disk, tables = worker.pool.disk, worker.scheduler._tables
+    chains = [tables.hashes(ask(28, start).request(), 7) for start in (100, 200, 300)]
+    kept = [[disk.has(0, each) for each in chain] for chain in chains]
+    assert tuple(map(sum, kept)) == usable
+    assert all(chain == sorted(chain, reverse=True) for chain in kept), "a sequence lacks an earlier block"
+
+
 def test_a_request_waits_for_blocks_in_files_while_others_start():
     worker = in_files(max_running=4)
     request, other = worker.add(ask(16, max_tokens=1)), worker.add(ask(3, 900))
