@@ -4,6 +4,7 @@ import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
 from legato_engine.kvcache.block_pool import BlockPool, TierSizes
+from legato_engine.kvcache.disk_tier import ReadBlock
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.moves import Restore, Save
 from legato_engine.kvcache.prefix_cache import CachedPrefix
@@ -196,6 +197,20 @@ def test_a_request_waits_for_blocks_in_files_while_others_start():
     worker.serve_disk()
     worker.step()
     assert request.cached_tokens == 12
+
+
+@pytest.mark.parametrize("fault", ["", "it is damaged"])
+def test_requests_share_the_reads_of_their_blocks(fault):
+    worker = in_files(max_running=4)
+    before = worker.pool.host.counts().evicted
+    clients = [ask(16, max_tokens=1) for _ in range(3)]
+    requests = worker.add_all(clients)
+    assert worker.begin() is None
+    reads = [order for order in worker.pool.disk._orders if isinstance(order, ReadBlock)]
+    assert (len(reads), worker.pool.host.counts().evicted - before) == (3, 3)
+    worker.serve_disk(fault=fault)
+    worker.run(*clients)
+    assert requests[0].cached_tokens == (0 if fault else 12)
 
 
 @pytest.mark.parametrize("fault", ["", "it is damaged"])

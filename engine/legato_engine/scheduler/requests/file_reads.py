@@ -13,12 +13,13 @@ _FORGETTING = 0.9  # factor of the measured time for each request that does not 
 
 
 class FileReads:
-    """Outstanding reads by request. A request waits once; blocks that arrive too late are cached for other requests."""
+    """Outstanding reads, and the requests that wait for each. A request waits once; blocks that arrive too late are
+    cached for other requests. Requests that need the same blocks share a read."""
 
     def __init__(self, pool: BlockPool, sizes: SequenceSizes) -> None:
         self._pool = pool
         self._sizes = sizes
-        self._reads: dict[ReadBlock, Request] = {}
+        self._readers: dict[tuple[int, bytes], list[Request]] = {}  # by group and hash of the block that is read
         self._until: dict[Request, float] = {}  # requests that wait
         self._asked: set[Request] = set()
         self._now = 0.0
@@ -35,7 +36,8 @@ class FileReads:
         if not self._pool.disk.capacity:
             return False
         if request in self._until:
-            if request in self._reads.values() and self._now < self._until[request]:
+            reading = any(request in readers for readers in self._readers.values())
+            if reading and self._now < self._until[request]:
                 return True
             del self._until[request]
             return False
@@ -50,7 +52,8 @@ class FileReads:
     def on_done(self, outcome: Outcome) -> None:
         """A read or write has ended."""
         if isinstance(outcome.order, ReadBlock):
-            self._reads.pop(outcome.order, None)
+            content = outcome.order.content
+            self._readers.pop((content.group, content.block_hash), None)
         self._pool.host.on_done(outcome)
 
     def forget(self, request: Request) -> None:
@@ -59,21 +62,24 @@ class FileReads:
         self._until.pop(request, None)
 
     def _order(self, request: Request, matched: CachedPrefix, hashes: list[bytes]) -> bool:
-        """Orders to read the missing blocks of the longest prefix in any tier; False if nothing is read."""
+        """Orders to read the missing blocks of the longest prefix in any tier, unless they are being read already;
+        False if nothing is read."""
         host, disk = self._pool.host, self._pool.disk
         count = disk.longest(hashes, matched.count)
         if count <= matched.count or not self._pays():
             return False
         host.touch(0, hashes[: matched.count])
-        missing = list(self._missing(hashes, matched.count, count))
-        orders = list[ReadBlock]()
-        for group, block_hash in missing:
-            slot = host.reserve()
-            if slot is None:
-                break
-            orders.append(disk.order_read(slot, group, block_hash))
-        self._reads |= dict.fromkeys(orders, request)
-        return bool(orders)
+        waits = False
+        for key in list(self._missing(hashes, matched.count, count)):
+            if key not in self._readers:
+                slot = host.reserve()
+                if slot is None:
+                    break
+                disk.order_read(slot, *key)
+                self._readers[key] = []
+            self._readers[key].append(request)
+            waits = True
+        return waits
 
     def _missing(self, hashes: list[bytes], first: int, count: int) -> Iterator[tuple[int, bytes]]:
         """Group and hash of blocks that only files have, of a prefix of `count` blocks."""
