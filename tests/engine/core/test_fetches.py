@@ -3,6 +3,9 @@
 import msgspec
 import pytest
 
+from legato_engine.transfer.session.events import BlocksAsked
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Cancel, Generate, KVSource, Prefill
 
 layers = pytest.mark.parametrize("make_runner", ["plain", "windows"], indirect=True)
@@ -160,6 +163,23 @@ def test_blocks_of_a_fetch_that_are_needed_before_they_are_granted_end_it(make_w
     world = make_world()
     assert crowd(world, 13, growth=0, turns=turns) in ({"no_room": 1}, {})
     world.close()
+
+
+def test_a_source_whose_peer_asks_again_after_it_revoked_its_grant_lends_once_more(world):
+    """Its first loan still waits for the step that restores the blocks."""
+    source = world.worker("b")
+    warm(world, source, TURN)
+    lenders, loans = source.core._handoffs.lenders, source.scheduler.loans
+    asked = BlocksAsked(
+        7, 1, 0, tuple(block_hash.chain(pack_tokens(TURN), 4, block_hash.root(source.runner.kv_revision)))
+    )
+    lenders.on_asked(asked)
+    (first,) = loans
+    first.moving += 1
+    lenders.on_asked(asked)
+    assert (len(loans), first in loans) == (1, False)
+    world.run(1)
+    assert (lenders._waiting, len(loans), source.used, lenders.lent_blocks) == ([], 0, 0, 0)
 
 
 def test_a_prompt_that_is_scored_fetches_nothing(world):

@@ -26,8 +26,13 @@ class BlockLenders:
         self.lent_blocks = 0
 
     def on_asked(self, event: BlocksAsked) -> None:
-        """A worker asks for cached blocks: lends the leading ones that are here, or refuses."""
-        loan = self._loans.lend((event.room, event.attempt), event.first, event.hashes, event.firsts)
+        """A worker asks for cached blocks: lends the leading ones that are here, or refuses.
+
+        It may ask again after it has revoked its grant, which ends a loan of which nothing was sent."""
+        key = event.room, event.attempt
+        self._waiting = [each for each in self._waiting if (each.event.room, each.event.attempt) != key]
+        self._loans.end(key)
+        loan = self._loans.lend(key, event.first, event.hashes, event.firsts)
         if loan is None:
             self._agent.abort(event.room, "the blocks are not cached here")
         else:
