@@ -165,36 +165,6 @@ def test_blocks_of_a_fetch_that_are_needed_before_they_are_granted_end_it(make_w
     world.close()
 
 
-@pytest.mark.parametrize("mischief", [None, stop])
-@pytest.mark.parametrize("asked", [True, False])
-def test_requests_wait_for_a_running_fetch_of_their_prefix(world, asked, mischief):
-    """Whether their gateway asked them to fetch or not; and only for the budget of that fetch."""
-    here, there = world.worker("a"), world.worker("b")
-    warm(world, there, TURN, max_tokens=1)
-    if mischief:
-        mischief(world, there)
-    sources = [fetch(there, TURN, seconds=8.0, room=7 + each) if asked or not each else None for each in range(3)]
-    here.send(*[Generate(f"r{each}", 1, world.sequence(TURN), source) for each, source in enumerate(sources)])
-    world.run(40)
-    for each in range(3):
-        assert here.tokens(f"r{each}") == world.continuation(TURN, 12)
-    totals = here.status.totals
-    assert totals.kv_fetched_blocks == (0 if mischief else 7)
-    assert totals.prompt_tokens == 4 * 3 + (len(TURN) - 4 if mischief else 0)
-
-
-def test_no_request_waits_for_a_fetch_that_began_after_its_arrival(world):
-    here, there = world.worker("a"), world.worker("b")
-    warm(world, there, TURN, max_tokens=1)
-    stop(world, there)
-    here.send(
-        Generate("s", 1, world.sequence(TURN)), Generate("r", 1, world.sequence(TURN), fetch(there, TURN, seconds=90.0))
-    )
-    world.run(20)
-    assert here.tokens("s") == world.continuation(TURN, 12)
-    assert not here.tokens()
-
-
 def test_a_source_whose_peer_asks_again_after_it_revoked_its_grant_lends_once_more(world):
     """Its first loan still waits for the step that restores the blocks."""
     source = world.worker("b")

@@ -83,8 +83,7 @@ class IncomingHandoffs:
     def fetch(self, request: Request, source: KVSource, now: float) -> IncomingTransfer | None:
         """Allocates blocks to fetch the part of the prefix of `request` that `source` has cached and this worker lacks.
 
-        They are granted next. None if no block is missing, or all are being fetched. Raises RequestRejected if there is
-        no room for them.
+        They are granted next. None if no block is missing. Raises RequestRejected if there is no room for them.
         `request` itself stays as it is: it may start at any time.
         """
         size = self._limits.block_size
@@ -92,7 +91,7 @@ class IncomingHandoffs:
         hashes = self._tables.hashes(request, count)[:count]
         prefix = prefix_of(request, source.room, hashes, size, now + source.seconds)
         matched = self._tables.match(prefix, count)
-        if matched.count >= count or request.scoring or hashes[-1] in self._fetches():
+        if matched.count >= count or request.scoring:
             return None
         if not self._admission.fits(self._tables.missing(prefix, matched, count), 0):
             raise RequestRejected("overloaded", f"no room for {count - matched.count} blocks of a fetch")
@@ -221,18 +220,6 @@ class IncomingHandoffs:
 
     # ── for the planner ──
 
-    def is_fetching(self, request: Request) -> bool:
-        """True if a fetch of a prefix of the request's tokens, which began before the request arrived, is running.
-
-        So no request waits for ever, even if fetches follow each other and all fail.
-        """
-        ends = {end for end, fetch in self._fetches().items() if fetch.number < request.number}
-        if not ends or request.scoring:
-            return False
-        count = (len(request.tokens) - 1) // self._limits.block_size
-        missing = self._tables.hashes(request, count)[self._tables.match(request, count).count : count]
-        return not ends.isdisjoint(missing)
-
     def grant_before(self, key: Key | None) -> bool:
         """Allocates blocks for pending transfers that come before `key`, in order; False if one of them must wait."""
         while self._pending and (key is None or self._pending[0][0] < key):
@@ -273,11 +260,6 @@ class IncomingHandoffs:
         assert self._tables.pool.counts().quarantined == sum(len(transfer.blocks) for transfer in quarantined)
 
     # ── internals ──
-
-    def _fetches(self) -> dict[bytes, Request]:
-        """Running fetches by the hash of their last block."""
-        fetches = [transfer.request for transfer in self._holding if transfer.fetch and not transfer.over]
-        return {fetch.hashes[-1]: fetch for fetch in fetches}
 
     def _allocate(self, transfer: IncomingTransfer) -> bool:
         request = transfer.request

@@ -211,9 +211,6 @@ class Planner:
             examined += 1
             if not self._incoming.grant_before(self._registry.queue.key(request)):
                 return
-            if self._incoming.is_fetching(request):
-                self.held_up = True
-                continue
             verdict = self._admission.start(request)
             if verdict is Verdict.FULL:
                 if request.sending:
