@@ -77,7 +77,9 @@ def next_workers(entries: Iterable[SliceEntry], cores: int, now: float) -> list[
     numbers = []
     for entry in sorted((e for e in everyone if e.state is SliceState.WAITING), key=lambda entry: entry.urgency):
         if entry.threads > free + _yielded(entry, everyone, now):
-            free = min(free, 0)  # later ones pass it only on cores that yield, or it would starve
+            if entry.claim.due < inf:
+                break  # later tokens do not pass it, or it would starve
+            free = min(free, 0)  # later ones pass a prompt only on cores that yield, likewise
             continue
         free -= entry.threads
         numbers.append(entry.number)

@@ -17,7 +17,8 @@ CHECK = 0.05  # seconds between checks of whether workers that are waited for st
 SWEEP = 1.0  # seconds between checks of whether workers that nobody waits for still run
 POLL = 0.0005  # seconds between checks of whether prompts may go on
 LOCK = 0.1  # seconds that the table's lock is waited for: a process that was stopped may hold it
-REST = 0.5  # share of a step with tokens for which prompts of others go on after it
+REST = 0.5  # share of a step with tokens for which prompts of others go on after it, …
+LONGEST_REST = 0.2  # … in seconds: tokens of others must not wait for a share of a first step that compiles kernels
 _FADE = 0.9  # weight of earlier steps in `stretch`
 
 
@@ -161,7 +162,7 @@ class SharedCores:
         now = self._clock()
         self._table.postpone(now + slack)
         if slack < inf:
-            self._table.rest_until(now + REST * (now - self._began))
+            self._table.rest_until(now + min(REST * (now - self._began), LONGEST_REST))
         self._recent_steps = self._recent_steps * _FADE + now - self._began
         if self._contended:
             self._leave(now)

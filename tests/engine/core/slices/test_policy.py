@@ -39,6 +39,7 @@ def entries(*given):
         ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.05, NOW + 0.01)], 2, []),  # … after a pause
         ([(HOLDING, 2, 0, inf), (WAITING, 2, 0.2, inf), (WAITING, 2, 0, 0.05, NOW)], 2, [2]),  # others wait, too
         ([(HOLDING, 1, 0, inf), (WAITING, 2, 0.2, inf), (WAITING, 1, 0, 0.05)], 2, []),  # no free core passes them
+        ([(HOLDING, 2, 0, inf), (WAITING, 2, 0, 0.02, NOW + 0.01), (WAITING, 2, 0, 0.05, NOW)], 2, []),  # nor tokens
         ([(HOLDING, 2, 0, inf, inf, 1), (WAITING, 2, 0, 0.05, NOW)], 2, [1]),
         ([(HOLDING, 2, 0, inf, inf, 2), (WAITING, 2, 0, 0.05, NOW)], 2, []),  # several prompts: once it is due …
         ([(HOLDING, 2, 0, inf, inf, 2), (WAITING, 2, 0, 0.0, NOW)], 2, [1]),

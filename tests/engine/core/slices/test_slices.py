@@ -13,7 +13,7 @@ import pytest
 from readiness import wait_readable
 
 from legato_engine.core.slices.policy import SliceClaim
-from legato_engine.core.slices.slices import CHECK, PATIENCE, SWEEP, OwnCores, SharedCores
+from legato_engine.core.slices.slices import CHECK, LONGEST_REST, PATIENCE, SWEEP, OwnCores, SharedCores
 from legato_engine.core.slices.table import MOST, TableFull
 
 CORES = 2
@@ -110,17 +110,18 @@ def test_tokens_preempt_prompts_after_a_pause_and_once(cores):
     assert begin(decoding, claim) is not None
 
 
-def test_prompts_go_on_between_tokens_of_two_workers(cores):
+@pytest.mark.parametrize(("step", "rest"), [(0.03, 0.015), (1.0, LONGEST_REST)], ids=["a share", "at most"])
+def test_prompts_go_on_between_tokens_of_two_workers(cores, step, rest):
     prompts, first, second = [cores.worker() for _ in range(3)]
     begin(prompts)
     begin(first, CLAIMS[2])
     assert begin(second, CLAIMS[2]) is None
-    cores.now += 0.03
+    cores.now += step
     first.end(slack=0.09)
-    for wait, begins in ((0, False), (0.0149, False), (0.0002, True)):
+    for wait, begins in ((0, False), (rest - 0.0001, False), (0.0002, True)):
         cores.now += wait
         assert (begin(second, CLAIMS[2]) is not None) == begins
-        assert begins or second.timer == pytest.approx(0.015 - wait)
+        assert begins or second.timer == pytest.approx(min(rest - wait, CHECK))
 
 
 def test_several_prompts_are_preempted_once_tokens_are_due(cores):
