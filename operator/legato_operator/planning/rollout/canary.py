@@ -145,7 +145,7 @@ class _Assessment:
             return CanaryStep(share=self.share, failure=Failure(conditions.CANARY_FAILED, comparison.text))
         seconds, rollout = self._seconds(record), self.observed.service.spec.rollout
         if comparison.finding is Finding.GOOD and seconds >= spec.interval:
-            if self._has_less_load:
+            if self._has_less_load and "weight" not in record:
                 return self._comparing_equally()
             return self._promoting({**self._record(CanaryPhase.PROMOTING), "result": comparison.text})
         share = f"new workers serve up to {self.share.weight} % of requests since {record['since']}"
@@ -157,9 +157,11 @@ class _Assessment:
         return CanaryStep(CanaryPhase.INCONCLUSIVE, text, self.share, self._sizes, record)
 
     def _comparing_equally(self) -> CanaryStep:
-        """Starts the comparison again, with the same load for each worker."""
-        share = msgspec.structs.replace(self.share, weight=EQUAL_LOAD)
-        return replace(self, share=share)._comparing({**self._record(CanaryPhase.COMPARING), "weight": EQUAL_LOAD})
+        """Starts the comparison again, with the same load for each worker: gateways of an earlier release, too, give
+        new ones no more."""
+        weight = math.ceil(self._equal_load)
+        share = msgspec.structs.replace(self.share, weight=weight)
+        return replace(self, share=share)._comparing({**self._record(CanaryPhase.COMPARING), "weight": weight})
 
     def _promoting(self, record: Mapping[str, Any]) -> CanaryStep:
         """Replaces the old workers. No pool gets ahead of the other by more than its surge."""
@@ -185,8 +187,13 @@ class _Assessment:
     @property
     def _has_less_load(self) -> bool:
         """True if the weight keeps load from new workers: they would seem faster than they are."""
-        equal = min(each.new.ready / max(1, each.new.ready + each.old.ready) for each in self.rollouts.values())
-        return self.share.weight < min(EQUAL_LOAD, 100 * equal)
+        return self.share.weight < self._equal_load
+
+    @property
+    def _equal_load(self) -> float:
+        """The percentage of requests with which new workers, once all serve, have no more load than old ones."""
+        sizes = [(self._size(each), each.old.ready) for each in self.rollouts.values()]
+        return min(EQUAL_LOAD, *(100 * new / (new + old) for new, old in sizes))
 
     @property
     def _gateways(self) -> list[Pod]:

@@ -66,11 +66,13 @@ def test_workers_start_only_once_every_gateway_limits_their_share():
 def test_a_good_revision_is_promoted_after_the_interval():
     world = comparing()
     world.measured = FINE
-    for weight in (10, 50):
+    for weight in (10, 25):
         world.settle()
         assert world.progressing() == ("True", conditions.CANARY_COMPARING)
         assert weights(world) == {weight}, "it is promoted only after a comparison under equal load"
         world.now += INTERVAL
+        if weight == 25:
+            world.crash(next(pod for pod in world.ready("decode") if world._chunks[pod.name] == GOOD))
         made = world.look()
     assert world.progressing() == ("True", conditions.CANARY_PROMOTING)
     assert "TTFT 1.02 times" in made.status["canary"]["result"]
@@ -81,14 +83,23 @@ def test_a_good_revision_is_promoted_after_the_interval():
 
 
 @pytest.mark.parametrize(
-    ("targets", "weight", "less"),
-    [((1, 1), 49, True), ((1, 1), 50, False), ((10, 10), 10, False), ((11, 11), 10, True), ((2, 9), 10, False)],
+    ("targets", "weight", "lost", "less"),
+    [
+        ((1, 1), 49, "", True),
+        ((1, 1), 49, "decode", True),  # its new worker is not ready at that moment
+        ((1, 1), 50, "", False),
+        ((10, 10), 10, "", False),
+        ((11, 11), 10, "", True),
+        ((2, 9), 10, "", False),
+    ],
 )
-def test_a_weight_that_keeps_load_from_new_workers_needs_a_second_comparison(targets, weight, less):
+def test_a_weight_that_keeps_load_from_new_workers_needs_a_second_comparison(targets, weight, lost, less):
     scaling = {"prefill": {"max": 20}, "decode": {"max": 20}, "maxDecodePerPrefill": 6}
     world = comparing(targets, {**SPEC, "weight": weight}, scaling=scaling)
     world.measured = FINE
     world.now += INTERVAL
+    for pod in [pod for pod in world.ready(lost) if world._chunks[pod.name] == OTHER]:
+        world.crash(pod)
     world.look()
     assert world.progressing() == ("True", conditions.CANARY_COMPARING if less else conditions.CANARY_PROMOTING)
 
@@ -102,7 +113,7 @@ def test_the_second_comparison_counts_anew_and_can_fail():
     world.now += INTERVAL
     world.settle()
     assert world.progressing() == ("True", conditions.CANARY_COMPARING)
-    assert "up to 50 % of requests" in world.message()
+    assert "up to 25 % of requests" in world.message()
     world.measured = SLOW
     world.settle()
     assert world.progressing() == ("False", conditions.CANARY_FAILED)
