@@ -154,11 +154,12 @@ def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
     single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
     prompts right after a restart; `Backlog` notices more of them.
     """
+    minute = max(traffic.seconds, WINDOW)  # of a longer prompt, no worker does more
     numbers = {
         "fittingWork": arrived.fitting,
         "oversizedWork": arrived.oversized,
-        "onePrompt": arrived.largest,
-        "minute": max(traffic.seconds, WINDOW),
+        "onePrompt": min(arrived.largest, minute),
+        "minute": minute,
         "utilisation": UTILISATION,
         "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),
         "oversizedTokens": float(arrived.oversized_tokens),

@@ -56,6 +56,8 @@ LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
         # 16 and 9 a minute that exceed the objective count less one: without them the queue would grow for ever.
         (_queued(0, arriving(16, 100_000)), ARRIVALS, 15 * 12.5 / 60, 4),
         (_queued(0, arriving(9, 100_000)), ARRIVALS, 8 * 12.5 / 60, 2),
+        # Of prompts of more than a minute, each keeps a worker busy.
+        (_queued(0, arriving(3, 1_000_000)), ARRIVALS, (3 * 125 - 60) / 60, 6),
         # Prompts within the objective come in addition: 0.67 and 0.42 workers.
         (_queued(0, BOTH), ARRIVALS, 4 / 6 + 2 * 12.5 / 60, 2),
     ],
