@@ -5,7 +5,7 @@ imports nothing else of the operator.
 """
 
 from legato_operator.api import roles
-from legato_operator.api.quantities import accelerators
+from legato_operator.api.quantities import accelerators, quantity
 from legato_operator.api.resources import Bounds, Slo, Spec
 from legato_operator.api.resources import Pool as PoolSpec
 from legato_operator.api.rules import problems
@@ -61,6 +61,7 @@ __all__ = [
     "limits",
     "next_step",
     "problems",
+    "quantity",
     "record",
     "reported_signals",
     "roles",

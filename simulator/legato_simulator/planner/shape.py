@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from legato_operator.policy import Bounds, PoolSpec, Spec, accelerators
+from legato_operator.policy import Bounds, PoolSpec, Spec, accelerators, quantity
 from legato_simulator.engine.chunks import chunk_tokens
 
 
@@ -71,12 +71,13 @@ class PoolShape:
 
 
 def _pool(pool: PoolSpec, ranks: int) -> PoolSpec:
-    """Returns the pool with workers of this degree, which request as many accelerators if they request any."""
+    """Returns the pool with workers of this degree, which request as many accelerators if they requested one a rank."""
     if ranks == pool.parallelism.tensor:
         return pool
+    each = pool.parallelism.tensor  # other amounts are, for example, of memory
     resources = pool.resources
     amounts = {
-        kind: {**given, **dict.fromkeys(accelerators(given), str(ranks))}
+        kind: {**given, **{name: str(ranks) for name in accelerators(given) if quantity(given[name]) == each}}
         for kind, given in (("requests", resources.requests), ("limits", resources.limits))
     }
     return pool.model_copy(

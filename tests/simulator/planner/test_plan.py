@@ -146,12 +146,13 @@ def test_estimates_refuse_neither_for_answers_of_one_token_nor_for_a_small_chunk
 
 @pytest.mark.parametrize("gpu", ["nvidia.com/gpu", "amd.com/gpu"])
 def test_degrees_are_those_with_a_profile_and_use_its_times(gpu):
-    measured, pool = _profile(tensor=2, per_token=3e-5), {"resources": {"limits": {gpu: "1", "memory": "12Gi"}}}
+    measured, others = _profile(tensor=2, per_token=3e-5), {"memory": "12Gi", "example.com/gpu-memory": "8192"}
+    pool = {"resources": {"limits": {gpu: "1", **others}}}
     planner = _planner(others=(measured,), prefill=pool, decode=pool)
     assert planner.layouts() == [PoolLayout(p, d) for p in (0, 1, 2) for d in (1, 2)]
     shape = PoolShape(PoolLayout(2, 1), 1, 2, 2048, 0.05)
     made = shape.spec(planner.written)
-    assert (made.prefill.parallelism.tensor, made.prefill.resources.limits) == (2, {gpu: "2", "memory": "12Gi"})
+    assert (made.prefill.parallelism.tensor, made.prefill.resources.limits) == (2, {gpu: "2", **others})
     run = ServiceSimulator(made, planner.service.profile, others=(measured,)).run_settings(_workload())
     assert (run.worker_profile("prefill"), run.worker_profile("decode")) == (measured, planner.service.profile)
 
