@@ -157,8 +157,7 @@ class _Assessment:
         return CanaryStep(CanaryPhase.INCONCLUSIVE, text, self.share, self._sizes, record)
 
     def _comparing_equally(self) -> CanaryStep:
-        """Starts the comparison again, with the same load for each worker: gateways of an earlier release, too, give
-        new ones no more."""
+        """Starts the comparison again, with the same load for each worker, also by gateways of an earlier release."""
         weight = math.ceil(self._equal_load)
         share = msgspec.structs.replace(self.share, weight=weight)
         return replace(self, share=share)._comparing({**self._record(CanaryPhase.COMPARING), "weight": weight})
@@ -191,7 +190,7 @@ class _Assessment:
 
     @property
     def _equal_load(self) -> float:
-        """The percentage of requests with which new workers, once all serve, have no more load than old ones."""
+        """The percentage of requests with which new workers, once all serve, have at most the load of old ones."""
         sizes = [(self._size(each), each.old.ready) for each in self.rollouts.values()]
         return min(EQUAL_LOAD, *(100 * new / (new + old) for new, old in sizes))
 
