@@ -9,7 +9,7 @@ Key = tuple[int, bytes]  # group and hash
 
 
 class ChainOrder:
-    """Evicts the least recently used *end* first: a block that no other block continues."""
+    """Evicts about the least recently used *end* first: a block that no other block continues."""
 
     def __init__(self) -> None:
         self._used: dict[Key, float] = {}  # time of the last use of each block

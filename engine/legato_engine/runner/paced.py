@@ -119,8 +119,8 @@ class PacedRunner:
     def step(self, batch: Batch) -> StepOutput:
         """Returns after the step's time, which includes the work done here.
 
-        It also includes the worker's work since the last step, up to `perStep`: on a device, the next step is scheduled
-        while one computes.
+        It also includes the time since the last step, unless that is longer than `perStep`: on a device, the next step
+        is scheduled while one computes.
         """
         began = self._clock()
         if began - self._free <= self._times.per_step:

@@ -176,10 +176,10 @@ class Drain(ManifestPart):
 
 class CanarySpec(ManifestPart):
     weight: Annotated[int, Field(ge=1, le=50)] = 10
-    """Percentage of workers that start, and of requests that they get at most until they were no worse: 1 to 50.
-    Before the promotion, new workers are then compared under the load of old ones."""
+    """Percentage of workers that start, and of requests that they get at most in the first comparison: 1 to 50. If they
+    had less load than old ones, a comparison under equal load follows."""
     interval: Duration = 300.0
-    """Minimum time of each comparison. A worse revision is rolled back before."""
+    """Minimum time of each comparison. A worse revision is rolled back earlier."""
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 100
     """Minimum number of requests of each revision for a decision."""
     max_slowdown: Annotated[int, Field(ge=1, le=1000)] = 20

@@ -1,7 +1,7 @@
 """Estimates of a shape's use on a workload, which narrow the search and explain its result.
 
-They know neither queues nor bursts nor `engine.speculation`. Lasting traffic needs at least as much, but not a short
-burst, part of which may queue within `slo.ttft`.
+They know neither queues nor bursts nor `engine.speculation`. Without the latter, lasting traffic needs at least as
+much, but not a short burst, part of which may queue within `slo.ttft`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ class DegreeEstimate:
         contexts = sorted(each.prompt + each.output / 2 for each in self._arrivals if each.output > 1)
         missing = int((1 - ATTAINMENT) * len(self._arrivals))  # requests that may miss it
         if self.profile.acceptance or len(contexts) <= missing:
-            return None  # drafts may make tokens faster than steps
+            return None  # drafts may make tokens faster than steps, or too few answers have later tokens
         step, context = self.profile.step, contexts[-1 - missing]
         seconds = step.per_step + step.per_row + step.per_context * context
         if seconds <= self.slo.tpot:

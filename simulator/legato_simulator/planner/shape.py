@@ -71,7 +71,7 @@ class PoolShape:
 
 
 def _pool(pool: PoolSpec, ranks: int) -> PoolSpec:
-    """Returns the pool with workers of this degree, which request as many accelerators if they requested one a rank."""
+    """Returns the pool with workers of this degree, with as many accelerators if it requested one per rank."""
     if ranks == pool.parallelism.tensor:
         return pool
     each = pool.parallelism.tensor  # other amounts are, for example, of memory

@@ -1,8 +1,8 @@
 """Finds the fewest GPUs of a layout that reach the attainment.
 
 GPU counts are tried from an estimate upwards, each with several splits between the pools, and then those below the
-first that suffices. With fewer GPUs than the
-first that suffice, other chunks and `slo.tpot` are tried as well, and the sizes again with those that help.
+first that suffices. With fewer GPUs than that, other chunks and `slo.tpot` are tried as well, and the sizes again with
+those that help.
 """
 
 import dataclasses

@@ -28,7 +28,7 @@ from legato_protocol.settings import durations
 from legato_protocol.wire.canary import Canary, CanaryReport
 
 CHECK_EVERY = 5.0  # seconds between comparisons
-EQUAL_LOAD = 50  # percent, at most: new workers are not more than old ones, and gateways give none more load
+EQUAL_LOAD = 50  # percent, at most: new workers never outnumber old ones, and no gateway gives them a higher load
 
 Rollouts = Mapping[str, PoolRollout]  # by pool
 
@@ -148,7 +148,7 @@ class _Assessment:
             if self._has_less_load and "weight" not in record:
                 return self._comparing_equally()
             return self._promoting({**self._record(CanaryPhase.PROMOTING), "result": comparison.text})
-        share = f"new workers serve up to {self.share.weight} % of requests since {record['since']}"
+        share = f"new workers have served up to {self.share.weight} % of requests since {record['since']}"
         if seconds <= spec.interval + rollout.progress_deadline:
             text = f"{share} and are compared with the old ones for at least {durations.text(spec.interval)}"
             return CanaryStep(CanaryPhase.COMPARING, text, self.share, self._sizes, record)
