@@ -79,20 +79,23 @@ def _size(sized: Sized, base: PoolShape, limits: SizeLimits) -> Search[None]:
     hopeless = limits.estimates.unmet(sized.layout, base.chunk) is not None
     before = 0
     for gpus in counts[-1:] if hopeless else counts:
-        if (yield from _try(sized, _splits(sized.layout, base, gpus, limits))):
-            yield from _bisect(sized, base, [fewer for fewer in possible if before < fewer < gpus], limits)
+        shapes = _splits(sized.layout, base, gpus, limits)
+        if (yield from _try(sized, shapes)):
+            smaller = (_splits(sized.layout, base, each, limits) for each in possible if before < each < gpus)
+            yield from _bisect(sized, list(filter(None, smaller)))
             break
-        before = gpus
+        before = gpus if shapes else before
 
 
-def _bisect(sized: Sized, base: PoolShape, counts: Sequence[int], limits: SizeLimits) -> Search[None]:
-    """Tries numbers of GPUs below one that suffices, also below the estimate, which a short workload may not need."""
-    while counts:
-        middle = len(counts) // 2
-        shapes = _splits(sized.layout, base, counts[middle], limits)
-        enough = yield from _try(sized, shapes)
-        fewer, more = counts[:middle], counts[middle + 1 :]
-        counts = fewer if enough else more if shapes else [*fewer, *more]  # without shapes: not allowed
+def _bisect(sized: Sized, sizes: Sequence[Sequence[PoolShape]]) -> Search[None]:
+    """Tries numbers of GPUs below one that suffices, also below the estimate, which a short workload may not need.
+
+    `sizes` are the shapes of each number, ascending.
+    """
+    while sizes:
+        middle = len(sizes) // 2
+        enough = yield from _try(sized, sizes[middle])
+        sizes = sizes[:middle] if enough else sizes[middle + 1 :]
 
 
 def variants(shape: PoolShape, objective: float) -> dict[str, list[PoolShape]]:

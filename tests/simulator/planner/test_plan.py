@@ -91,6 +91,12 @@ def test_without_a_shape_that_meets_the_closest_and_the_arithmetic_are_shown(bef
     assert "with 45.0%: 55.0% of the requests miss slo.ttft" in shown
 
 
+def test_fewer_gpus_than_the_estimate_are_tried_where_the_limits_allow_them():
+    pairs = {"maxDecodePerPrefill": 1, "maxPrefillPerDecode": 1}  # no odd numbers of GPUs
+    made = _plan(lambda shape: 1.2 * (not shape.layout.unified), 16, workload=_workload(every=0.02), scaling=pairs)
+    assert made.chosen.shape.workers == "1 prefill + 1 decode"
+
+
 @pytest.mark.parametrize(("every", "short"), [(0.05, True), (0.5, False)])
 def test_a_trace_that_queues_can_absorb_is_called_short(every, short):
     plan = _plan(lambda shape: 1.2 * shape.gpus, workload=_workload(every=every))
