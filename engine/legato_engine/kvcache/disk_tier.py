@@ -160,7 +160,7 @@ class DiskTier:
         return len(self._writing) < min(MOST_WRITES, self.capacity) and self._now >= self._paused_until
 
     def write(self, slot: int, content: Content) -> bool:
-        """Orders to write a slot; False if the block is in a file, or will be, or continues all that are."""
+        """Orders to write a slot; False if the block is in a file, or will be, or if no file can be evicted."""
         key = content.group, content.block_hash
         if key in self._files or key in self._writing:
             return False
@@ -226,7 +226,7 @@ class DiskTier:
             self._prefixes.add(content.group, content.block_hash, content.parent)
 
     def _make_room(self, blocks: int) -> bool:
-        """Evicts files until there is room for `blocks` more; False if blocks that are written continue all others."""
+        """Evicts files until there is room for `blocks` more; False if those being written continue all others."""
         while len(self._files) + len(self._writing) + blocks > self.capacity:
             key = self._order.first()
             if key is None:

@@ -154,7 +154,7 @@ def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
     single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
     prompts right after a restart; `Backlog` notices more of them.
     """
-    minute = max(traffic.seconds, WINDOW)  # of a longer prompt, no worker does more
+    minute = max(traffic.seconds, WINDOW)  # seconds; a worker does at most as much work in it
     numbers = {
         "fittingWork": arrived.fitting,
         "oversizedWork": arrived.oversized,

@@ -54,7 +54,7 @@ class WorkerState:
     max_length: int = 0  # tokens of the longest accepted sequence; 0: not reported
     max_running: int = 0  # maximum number of concurrently running sequences; 0: not reported
     kv: KVFormat | None = None  # None: not reported
-    core_runs: bool = True  # False while its core starts: it reports nothing of it, such as a transport
+    core_runs: bool = True  # False while its core starts: nothing of it is reported, such as its transport
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Pod:
     tls: PeerTLS | None = None  # from that Secret; None if unreadable
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
-    last_state: WorkerState | None = None  # with a running core; of an earlier pass for the first minute of silence
+    last_state: WorkerState | None = None  # the last one with a running core, kept for a minute of silence
     age: float = 0.0  # seconds
     failed: bool = False  # it ended for good and will not be restarted
     failures: int = 0  # failures in a row of its predecessors

@@ -30,7 +30,7 @@ def about(plan: ShapePlan) -> str:
     load, whole = plan.load, plan.load.whole
     of = f" (the busiest of {whole.arrivals[-1].at / 60:.0f} min)" if load.workload is not whole else ""
     few = f"; fewer than {FEW} requests give a rough plan" if load.requests < FEW else ""
-    short = f"; in less than {SHORT} × slo.ttft, queues hide what a lasting rate needs"
+    short = f"; in less than {SHORT} × slo.ttft, queues hide part of what a lasting rate needs"
     few += short if load.seconds < SHORT * plan.slo.ttft else ""
     return (
         f"{whole.name}: {load.requests} requests in {load.seconds / 60:.1f} min{of}, {load.rate:.3g} requests/s{few}. "

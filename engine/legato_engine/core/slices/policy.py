@@ -44,7 +44,7 @@ class SliceClaim:
 class SliceEntry:
     """A worker's entry in the table; `since` is when it claimed a slice.
 
-    Until `rest`, prompts of others go on after its last step with tokens, which third workers must not preempt.
+    Until `rest`, after its last step with tokens, prompts of others go on: third workers must not preempt them.
     """
 
     number: int

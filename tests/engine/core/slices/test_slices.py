@@ -101,7 +101,7 @@ def test_tokens_preempt_prompts_after_a_pause_and_once(cores):
     for _ in range(3):
         claim = SliceClaim(cores.now + 0.09, cores.now + 0.1, cores.now + 0.02)
         assert begin(decoding, claim) is None
-        assert decoding.timer <= 0.0201
+        assert 0 < decoding.timer <= 0.0201
         cores.now += 0.021
         assert begin(decoding, claim) is not None
         cores.now += 0.01
