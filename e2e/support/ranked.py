@@ -31,7 +31,8 @@ def apply(namespace: Namespace, name: str, folder: Path) -> Service:
     tokenizer = tokenizer_files.train()
     tokenizer_files.write_folder(folder, tokenizer)
     sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128}
-    tiny_llama.write(folder, **sizes, num_hidden_layers=1, vocab_size=tokenizer.get_vocab_size())
+    lengths = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 8192}
+    tiny_llama.write(folder, **sizes, **lengths, num_hidden_layers=1)
     files = {file.name: base64.b64encode(file.read_bytes()).decode() for file in folder.iterdir()}
     model = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-model"}, "binaryData": files}
     namespace.kubectl("create", "--filename", "-", stdin=json.dumps(model))  # too large for what `apply` remembers
