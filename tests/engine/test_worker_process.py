@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import signal
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,13 @@ def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worke
 async def test_a_trace_of_the_next_steps_has_their_parts(worker):
     async with worker.dial("/stream") as gateway:
         await greet(gateway)
-        await gateway.send(stream.encode(generate("traced", 60)))
-        status, trace = await asyncio.to_thread(worker.post, "/profile", b'{"steps": 5, "timeout": 60}')
+        recording = asyncio.create_task(asyncio.to_thread(worker.post, "/profile", b'{"steps": 5, "timeout": 60}'))
+        for number in count():  # whenever the recording starts, there are steps
+            await gateway.send(stream.encode(generate(f"traced {number}", 60)))
+            await collect(gateway, f"traced {number}", 60)
+            if recording.done():
+                break
+        status, trace = await recording
         assert status == 200, trace
         events = [event.get("name") for event in json.loads(gzip.decompress(trace))["traceEvents"]]
         assert (events.count("step"), "decode" in events, "sampling" in events) == (5, True, True)
@@ -105,9 +111,10 @@ async def test_sigterm_lets_it_finish_and_exit_with_0(worker):
     core = worker.core()
     async with worker.dial("/stream") as gateway:
         await greet(gateway)
-        await gateway.send(stream.encode(generate("long", 60)))
-        await hear(gateway, Tokens)
-        await gateway.send(stream.encode(Pause("long", 1, True)))
+        for frame in (generate("long", 480), Pause("long", 1, True)):  # paused long before its end
+            await gateway.send(stream.encode(frame))
+        while not (await hear(gateway, Load)).paused:
+            pass
         worker.popen.send_signal(signal.SIGTERM)
         while not (await hear(gateway, Load)).draining:
             pass
