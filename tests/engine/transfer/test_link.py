@@ -217,11 +217,13 @@ def test_nothing_of_a_stopped_sender_lands_after_the_fence(sides, pushing):
     a, b = sides
     at_a, at_b = join(a, b)
     a.fill(7)
+    b.stop()  # so that the puts stay in flight
     for tag in range(8 * pushing):
         a.put(at_a, [(0, b.base, SIZE)], tag)
     a.stop()
     if not pushing:
         a.begin("put", at_a, [(0, b.base, SIZE)], 99)  # read and written only when it wakes up
+    b.resume()
     b.fence(at_b)
     wait(b, Fenced)
     b.fill(1)
