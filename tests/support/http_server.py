@@ -35,15 +35,15 @@ async def listening(
 
 
 class Passing:
-    """The clock of the running loop, which can be set forward."""
+    """The clock of the running loop, which stands still until it is set forward, also while the process is stopped."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self._clock, self._passed = loop.time, 0.0
-        loop.time = lambda: self._clock() + self._passed  # type: ignore[method-assign]
+        self._now = loop.time()
+        loop.time = lambda: self._now  # type: ignore[method-assign]
 
     async def by(self, seconds: float) -> None:
         """Sets the clock forward and lets everything happen that is due by then."""
-        self._passed += seconds
+        self._now += seconds
         for _ in range(20):
             await asyncio.sleep(0)
