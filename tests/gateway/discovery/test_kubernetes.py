@@ -13,6 +13,7 @@ from legato_gateway.timers import Backoff
 LIMIT = 90.0  # seconds; only a hang reaches it
 QUICK = Limits(connect=0.5, answer=1.0, watch=1, slack=0.5, backoff_first=0.01, backoff_most=0.1)
 PATIENT = Limits(watch=60)  # no watch ends by itself while a test lasts
+SCRIPTED = Limits(LIMIT, LIMIT, 60, backoff_first=0.01, backoff_most=0.1)  # whoever gives up takes two answers
 
 
 class Watched:
@@ -147,7 +148,7 @@ class FakeApi:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         try:
-            async with watching(kubeconfig(f"http://127.0.0.1:{port}", "t")) as watched:
+            async with watching(kubeconfig(f"http://127.0.0.1:{port}", "t"), SCRIPTED) as watched:
                 yield watched
         finally:
             server.close()
