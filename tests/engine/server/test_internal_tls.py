@@ -85,17 +85,12 @@ async def test_who_expects_another_name_or_authority_or_sends_no_tls_gets_nothin
     await until(lambda: bench.refused("bad_handshake"))
 
 
-@pytest.fixture
-def little_patience(monkeypatch):
-    monkeypatch.setattr(http_protocol, "PATIENCE", 0.3)
-
-
-@pytest.mark.usefixtures("little_patience")
 async def test_handshakes_count_as_connections_and_end(bench, folder, files, monkeypatch):
     monkeypatch.setattr(http_protocol, "MOST", 2)
     address = ("127.0.0.1", bench.ports["control-tls"])
     silent = [await asyncio.open_connection(*address) for _ in range(3)]
     await until(lambda: bench.refused("connections"))
+    await bench.skip(http_protocol.PATIENCE)
     for reader, writer in silent:
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
