@@ -1,5 +1,7 @@
 """A manifest that cannot be had: the last one that could goes on being reconciled, and the status says both."""
 
+from legato_operator.cluster import uid_of
+
 UNAVAILABLE = {"engine": {"numerics": "Invariant"}}, "NotAvailable", "spec.engine.numerics: "
 INVALID = {"engine": {"blockSize": 17}}, "Invalid", "spec.engine.blockSize: "
 CONTRADICTORY = {"scaling": {"decode": {"min": 2, "max": 1}}}, "Invalid", "spec.scaling.decode: "
@@ -19,8 +21,9 @@ async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, bui
     await f.wait(lambda: f.condition("Progressing"), ("False", reason))
     f.steer("demo-decode-1", "busy", "0")
     await f.wait(lambda: f.has("decode", "demo-decode-0"))  # its drain was finished
+    (lost,) = (await f.pods("decode")).values()
     await f.delete("Pod", "demo-decode-0")
-    await f.wait(lambda: _is_not_ready(f))
+    await f.wait(lambda: _is_replaced(f, lost))
     await f.wait(f.is_ready)
     await f.scale("decode", 3)
     await f.wait(lambda: _ready(f, 3))
@@ -74,6 +77,11 @@ async def _ready(f, count):
     return len(await f.ready("decode")) == count
 
 
+async def _is_replaced(f, lost):
+    (pod, *more) = (await f.pods("decode")).values() or (lost,)
+    return not more and uid_of(pod) != uid_of(lost) and await _ready(f, 1)
+
+
 async def _keeps(f, generation, spec):
     kept = (await f.cluster.store.list("ControllerRevision", "default")).items
     role = "serving.legato.dev/role"
@@ -83,7 +91,3 @@ async def _keeps(f, generation, spec):
 
 async def _says(f, kind, start):
     return (await f.conditions()).get(kind, {}).get("message", "").startswith(start)
-
-
-async def _is_not_ready(f):
-    return not await f.is_ready()
