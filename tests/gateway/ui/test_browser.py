@@ -53,9 +53,10 @@ async def _page(lab, model, folder, fragment):
 
 async def test_page_shows_the_fleet_and_requests_under_load_and_hides_its_token(lab, chat_model, tmp_path):
     async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
+        words = ["p0", "d0", "d1", "ready", "decode, 2 ranks"]  # once the gateway has reached them
         await page.until("document.querySelectorAll('#workers tr').length === 3")
-        fleet = await page.value("document.querySelector('#workers').innerText")
-        assert all(word in fleet for word in ("p0", "d0", "d1", "ready", "decode, 2 ranks"))
+        fleet = "document.querySelector('#workers').innerText"
+        await page.until(f"{words}.every(word => {fleet}.includes(word))")
         await page.until("document.querySelectorAll('#recent .bar .handoff').length > 0")
         await page.until("/under way/.test(document.querySelector('#readout').textContent)")
         await page.until("document.querySelectorAll('#chart path').length >= 4")
