@@ -7,7 +7,7 @@ from readiness import wait_readable
 
 from legato_engine.core.compute import ComputeThread
 
-PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
+PATIENCE = 90.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from legato_engine.transfer.link import Connected, Fenced, LinkError, PeerDown, 
 from legato_engine.transfer.ucx.transports import available_transports
 
 SIZE = 8 << 20
-PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
+PATIENCE = 90.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
 class MemorySide:

@@ -50,9 +50,9 @@ def meet(a, b, hello=None, token=TOKEN):
     """`a` visits `b`. Returns the arena that it gets."""
     a.neighbours.meet(1, hello or b.hello, token)
     if not a.neighbours.is_settled(1):
-        assert wait_readable([b.neighbours.fileno()], 5)
+        assert wait_readable([b.neighbours.fileno()], 90)
         b.neighbours.poll()
-        assert wait_readable([a.neighbours.fileno()], 5)
+        assert wait_readable([a.neighbours.fileno()], 90)
         a.neighbours.poll()
     assert a.neighbours.is_settled(1)
     assert list(a.neighbours.timers()) == []
@@ -174,7 +174,7 @@ def test_memory_of_a_killed_worker_stays_readable_and_the_next_start_removes_its
         owner.stdout.readline()
         a.neighbours.meet(1, b.hello, TOKEN)
         while not a.neighbours.is_settled(1):  # the other process has knocked at all doors, too
-            assert wait_readable([a.neighbours.fileno()], 10)
+            assert wait_readable([a.neighbours.fileno()], 90)
             a.neighbours.poll()
         owner.send_signal(signal.SIGKILL)
         owner.wait()

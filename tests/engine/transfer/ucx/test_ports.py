@@ -13,7 +13,7 @@ from legato_engine.transfer import ucx
 from legato_engine.transfer.link import Connected, LinkError, Received
 from legato_engine.transfer.ucx import sockets
 
-PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
+PATIENCE = 90.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
 def listening():

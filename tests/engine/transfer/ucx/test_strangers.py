@@ -15,7 +15,7 @@ from legato_engine.transfer.ucx import sockets, strangers
 from legato_engine.transfer.ucx.link import UcxLink
 from legato_engine.transfer.ucx.transports import choose
 
-PATIENCE = 30.0  # seconds until a test gives up; nothing waits this long when all is well
+PATIENCE = 90.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
 @pytest.fixture

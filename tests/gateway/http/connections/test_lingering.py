@@ -26,8 +26,8 @@ EMPTY = START + b"content-length: 0\r\n\r\n"
 READ = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 CHUNK = b"8000\r\n" + b"y" * 0x8000 + b"\r\n"
 LONG = 1 << 20  # bytes of a long body
-LIMITS = ConnectionLimits(discard_time=5.0, body_rate=100, body_window=30.0)
-PATIENCE = 20.0  # seconds; longer than all limits
+LIMITS = ConnectionLimits(discard_time=60.0, body_rate=100, body_window=60.0)
+PATIENCE = 90.0  # seconds; longer than all limits
 
 
 async def refuses(scope: Any, receive: Any, send: Any) -> None:

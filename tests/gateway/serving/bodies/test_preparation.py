@@ -109,9 +109,9 @@ def test_processes_ignore_the_signals_that_end_the_gateway_and_end_with_it(token
     for process in forked:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-    assert [each.submit(len, body()).result(20) for each in made] == [SIZE] * CONCURRENT
+    assert [each.submit(len, body()).result(90) for each in made] == [SIZE] * CONCURRENT
     preparation.end_processes(made)
-    assert psutil.wait_procs(forked, 20)[1] == []
+    assert psutil.wait_procs(forked, 90)[1] == []
 
 
 async def test_a_caller_that_stops_waiting_for_a_free_process_leaves_nothing_behind(processes, tokens):
