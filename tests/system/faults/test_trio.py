@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 HANGS = [("prefill", "pushing"), ("decode", "decoding")]
+GIVEN_UP = ("hung", "connecting")  # the first for less than three seconds
 STORIES = ("The first story begins", "Another story begins")
 CHOICES = {"max_tokens": 500, "n": 3, "seed": 11, "temperature": 0.8, "ignore_eos": True}
 
@@ -31,7 +32,7 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
 ) -> None:
     """It wakes up while others compute what it had, and would go on with it."""
     round = stopped(role, stage)
-    trio.until(lambda: trio.worker(round.victim)["connection"] == "hung", "the gateway has given it up")
+    trio.until(lambda: trio.worker(round.victim).get("connection") in GIVEN_UP, "the gateway has given it up")
     if (role, stage) == ("prefill", "pushing"):
         trio.until(lambda: round.receiver_gave_up, "blocks it may still write to are kept away")
     round.signal(signal.SIGCONT)
