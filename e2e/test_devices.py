@@ -53,7 +53,7 @@ def test_the_budget_and_the_node_limit_the_number_of_workers(service: Service) -
     service.patch({"scaling": {"gpuBudget": COUNT + 1}})
     kube.until(lambda: service.condition("Progressing").get("reason") == "CapacityUnavailable", "no device is left")
     assert nodes.DEVICE in service.condition("Progressing")["message"]
-    assert service.condition("Ready")["status"] == "True"
+    service.until_ready()
     service.scale("decode", 1)
     service.until_settled()
 
@@ -63,7 +63,7 @@ def test_a_worker_waits_for_a_device_that_was_lost(service: Service, node: str) 
     (plugin,) = [pod["metadata"]["name"] for pod in PLUGIN.list("pods", f"app={NAME}") if nodes.of(pod) == node]
     PLUGIN.kubectl("exec", plugin, "--", "touch", f"/unhealthy/{number}")
     _until_allocatable(node, COUNT - 1)
-    assert service.condition("Ready")["status"] == "True"  # its worker still runs
+    service.until_ready()  # its worker still runs
     service.lose("decode")
     kube.until(lambda: service.condition("DecodeReady").get("reason") == "Unschedulable", "no device is left")
     PLUGIN.kubectl("exec", plugin, "--", "rm", f"/unhealthy/{number}")

@@ -38,11 +38,13 @@ def test_the_openai_client_is_answered_and_the_kv_cache_goes_from_one_pod_to_ano
 
 
 def test_kubectl_get_shows_it_ready(service: Service) -> None:
-    heading, row = service.namespace.kubectl("get", "inferenceservices").splitlines()
-    shown = dict(zip(heading.split(), row.split(), strict=False))
-    assert shown["NAME"] == "smollm2"
-    assert shown["READY"] == "True"
-    assert (shown["MODEL"], shown["PREFILL"], shown["DECODE"]) == ("smollm2", "1", "1")
+    expected = {"NAME": "smollm2", "READY": "True", "MODEL": "smollm2", "PREFILL": "1", "DECODE": "1"}
+
+    def is_shown() -> bool:
+        heading, row = service.namespace.kubectl("get", "inferenceservices").splitlines()
+        return dict(zip(heading.split(), row.split(), strict=False)).items() >= expected.items()
+
+    kube.until(is_shown, f"kubectl shows {expected}")
 
 
 def test_every_pod_runs_at_the_restricted_level(service: Service, release: Release) -> None:

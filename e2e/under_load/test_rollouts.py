@@ -47,7 +47,7 @@ def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Lo
     try:
         kube.until(lambda: service.condition("Progressing").get("reason") == "RolloutFailed", "the rollout has failed")
         assert service.condition("Progressing")["status"] == "False"
-        assert service.condition("Ready")["status"] == "True"
+        service.until_ready()
         kube.until(lambda: before <= service.workers(ready=True), "all of the old revision serve")
         load.until_more(4)
     finally:
