@@ -77,4 +77,4 @@ def _until_reached(strangers: Namespace, allowed: dict[str, set[int]]) -> None:
     def reached() -> bool:
         return probe.reached(strangers, probe.STRANGER, allowed, ALL) == allowed
 
-    kube.until(reached, f"strangers reach {allowed} and nothing else", patience=60.0)
+    kube.until(reached, f"strangers reach {allowed} and nothing else")

@@ -65,6 +65,7 @@ def test_a_node_is_lost_and_comes_back(spread: Service, undisturbed: dict[str, s
             load.until_more(4)
         finally:
             kube.run(*START, lost)
-        kube.run("kubectl", "wait", "--for=condition=Ready", f"node/{lost}", "--timeout=60s")
+        ready = ("--for=condition=Ready", f"node/{lost}", f"--timeout={PATIENCE:.0f}s")
+        kube.run("kubectl", "wait", *ready, patience=PATIENCE + 30)
         spread.until_settled()
     assert load.failures == []
