@@ -35,7 +35,7 @@ spec:
   model: {{servedName: m, maxLength: 16384, source: {{builtin: smollm2-135m-instruct}}}}
   engine: {{runner: Paced, profile: {profile}, chunkTokens: 8192, maxRunning: 1024}}
   prefill: {{replicas: 0}}
-  decode: {{replicas: {workers}}}
+  decode: {{replicas: {workers}, parallelism: {{tensor: {tensor}}}}}
   slo: {{ttft: 1s, tpot: {tpot}}}
   scaling: {{mode: Fixed}}
 """
@@ -91,9 +91,11 @@ def round_robin() -> Iterator[None]:
 
 def stages(args: argparse.Namespace) -> Iterator[str]:
     """Yields the figures of each stage, in order."""
-    spec = parsing.parse(MANIFEST.format(profile=args.profile, workers=args.workers, tpot=args.tpot)).spec
+    times = profile.find(args.profile)
+    values = {"profile": args.profile, "workers": args.workers, "tensor": times.tensor, "tpot": args.tpot}
+    spec = parsing.parse(MANIFEST.format(**values)).spec
     workload = Workload("prefixes", tuple(arrived(args)), args.shared)
-    engine = SchedulerEngine(RunSettings(spec, workload, profile.find(args.profile), 0.0), LegatoScaler(spec))
+    engine = SchedulerEngine(RunSettings(spec, workload, times, 0.0), LegatoScaler(spec))
     ended: list[SimulatedRequest] = []
     with mock.patch.object(engine.tally, "finish", ended.append):
         engine.run()
