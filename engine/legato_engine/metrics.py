@@ -41,7 +41,7 @@ _GAUGES = {
     "parked": "Prefills that are computed and wait for a receiver's blocks.",
     "granted_blocks": "KV blocks of hand-offs that are not committed yet; part of the used ones.",
     "pending_blocks": "KV blocks that waiting sequences ask for.",
-    "growth_blocks": "KV blocks that sequences are expected to need beyond those they have or ask for.",
+    "growth_blocks": "KV blocks that sequences are expected to need at one time beyond those they have or ask for.",
 }
 _COUNTERS = {
     "steps": "Steps computed.",

@@ -15,6 +15,7 @@ from legato_engine.scheduler.batch import Batch, Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.scheduler.planning.chunk_budget import ChunkBudget, pairs
 from legato_engine.scheduler.planning.step_cost import FORGET
+from legato_engine.scheduler.queueing.admission import REUSE_WINDOW, REUSED
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthWindow
 from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.requests.request import Request, RequestState
@@ -30,6 +31,8 @@ __all__ = [
     "CHUNK_TOKENS",
     "FORGET",
     "IDLE_INTERVAL",
+    "REUSED",
+    "REUSE_WINDOW",
     "Batch",
     "BlockPool",
     "ChunkBudget",

@@ -31,6 +31,10 @@ class PrefixCache:
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(prefixes.groups)]
         self._hashes: dict[int, Content] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evicted: OrderedDict[bytes, None] = (
+            OrderedDict()
+        )  # of the first group, at most as many as were ever stored
+        self._most = 0
 
     def __len__(self) -> int:
         """Number of stored blocks, in use or not."""
@@ -83,6 +87,9 @@ class PrefixCache:
         """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
         self._blocks[group][block_hash] = block
         self._hashes[block] = content = Content(block_hash, parent, group)
+        self._most = max(self._most, len(self._hashes))
+        if not group:
+            self._evicted.pop(block_hash, None)
         self._prefixes.add(group, block_hash, parent)
         self._host.on_stored(content)
 
@@ -94,11 +101,20 @@ class PrefixCache:
         """A sequence uses this evictable block again."""
         del self._evictable[block]
 
+    def was_evicted(self, block_hash: bytes) -> bool:
+        """True if this block of the first group was evicted lately: a cache of twice the size would have it."""
+        return block_hash in self._evicted
+
     def evict(self) -> int:
         """Removes the least recently used evictable block and returns it to the caller; the host may keep its content.
         KeyError if there is no such block."""
         block, _ = self._evictable.popitem(last=False)
-        self._host.on_evicted(block, self._remove(block))
+        content = self._remove(block)
+        self._host.on_evicted(block, content)
+        if not content.group:
+            self._evicted[content.block_hash] = None
+            if len(self._evicted) > self._most:
+                self._evicted.popitem(last=False)
         return block
 
     def forget(self, blocks: Sequence[int]) -> list[int]:
@@ -127,6 +143,7 @@ class PrefixCache:
             assert self._blocks[group][block_hash] == block, f"block {block} is stored under another's hash"
             assert group or parent is None or parent in self._blocks[0], f"block {block} has lost its parent"
         assert all(block in self._hashes for block in self._evictable)
+        assert not self._evicted.keys() & self._blocks[0].keys()
         self._prefixes.check_integrity()
         self._host.check_integrity(self._blocks)
 

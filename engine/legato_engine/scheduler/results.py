@@ -102,6 +102,7 @@ class SchedulerLoad:
     granted_blocks: int
     pending_blocks: int
     growth_blocks: int
+    next_growth_blocks: int
     decoding: int
     context_tokens: int
     preemptions: int

@@ -301,6 +301,7 @@ class Scheduler:
         counts = self.pool.counts()
         prefilling = [r for r in self._registry.running if r.remaining > 1]
         decoding = [r.computed for r in self._registry.running if r.remaining == 1 and r.room is None]
+        growth, next_growth = self._admission.expected_growth(self.incoming.waiting)
         return SchedulerLoad(
             queue_tokens=self._queue.tokens + sum(r.remaining for r in prefilling),
             waiting=len(self._queue) + self.incoming.pending,
@@ -315,7 +316,8 @@ class Scheduler:
             parked_tokens=self._parked_tokens(),
             granted_blocks=self.incoming.granted_blocks,
             pending_blocks=self._pending_blocks(),
-            growth_blocks=self._admission.expected_growth(self.incoming.waiting),
+            growth_blocks=growth,
+            next_growth_blocks=next_growth,
             decoding=len(decoding),
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,

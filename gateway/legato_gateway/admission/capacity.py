@@ -89,9 +89,9 @@ class Capacity:
         """True if the worker would start it immediately, in steps that meet the objective; always if it is idle."""
         if self._step_limit == inf or not worker.in_flight:
             return True
-        growth = worker.growth_blocks / max(1, worker.in_flight - worker.pending_sequences)  # of a sequence
-        room = worker.room - worker.asked_blocks - worker.growth_blocks - growth * worker.pending_sequences
-        return filters.wanted(worker, need, 0) + growth <= room and self._steps_in_time(worker, need)
+        growth = worker.growth_blocks + worker.next_growth_blocks * (worker.pending_sequences + 1)
+        room = worker.room - worker.asked_blocks - growth
+        return filters.wanted(worker, need, 0) <= room and self._steps_in_time(worker, need)
 
     def _steps_in_time(self, worker: WorkerView, need: Need) -> bool:
         rows = worker.in_flight + 1

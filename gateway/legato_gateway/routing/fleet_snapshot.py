@@ -38,7 +38,8 @@ class WorkerView:
     free_blocks: int = 0
     cached_blocks: int = 0  # can be evicted when room is needed
     asked_blocks: int = 0  # that sequences there wait for
-    growth_blocks: int = 0  # that its sequences are expected to need in addition, until they end
+    growth_blocks: int = 0  # that its sequences are expected to need in addition, at most at one time
+    next_growth_blocks: int = 0  # by which another sequence raises that
     paused_blocks: int = 0  # of sequences that yield to others, since their clients read too slowly
     paused: int = 0  # number of such sequences
     granted: int = 0  # sequences that have a slot and wait for their KV

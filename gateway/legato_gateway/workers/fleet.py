@@ -277,6 +277,7 @@ class Fleet:
             cached_blocks=load.cached_blocks if load else 0,
             asked_blocks=load.pending_blocks if load else 0,
             growth_blocks=load.growth_blocks if load else 0,
+            next_growth_blocks=load.next_growth_blocks if load else 0,
             paused_blocks=load.paused_blocks if load else 0,
             paused=load.paused if load else 0,
             granted=load.granted if load else 0,

@@ -69,7 +69,7 @@ class Blocks:
     quarantined: int = 0
     granted: int = 0  # part of `used`
     pending: int = 0  # needed by accepted sequences without blocks
-    growth: int = 0  # further blocks expected until running and waiting sequences finish
+    growth: int = 0  # further blocks that running and waiting sequences are expected to need, at most at one time
     size: int = 16
 
     @property

@@ -62,7 +62,7 @@ class Load(Message, tag="load", frozen=True):
     parked_tokens: Count = 0  # of `queue_tokens`: prompts that wait for a receiver's blocks before they start
     granted_blocks: Count = 0  # of `used_blocks`: granted to hand-offs that are not committed yet
     pending_blocks: Count = 0  # requested by sequences here that have no blocks yet
-    growth_blocks: Count = 0  # expected further need of all sequences here until they end
+    growth_blocks: Count = 0  # most further blocks that all sequences here are expected to need at one time
     slots: Count = 0  # sequences that can run in one batch; 0: not reported
     decoding: Count = 0  # of `running`: sequences whose prompt is computed
     context_tokens: Count = 0  # sum over the decoding sequences
@@ -84,3 +84,4 @@ class Load(Message, tag="load", frozen=True):
     restore_seconds: tuple[Measure, ...] = ()  # of a block, for each of `Hello.tiers`; 0 before the first measurement
     put_rate: Measure = 0.0  # KV blocks per second that its recent puts wrote to other workers; 0: not measured
     shares_cores: bool = False  # its steps take time slices of cores that other workers use, too
+    next_growth_blocks: Count = 0  # by which one more sequence like those here would raise `growth_blocks`

@@ -54,9 +54,10 @@ class Changed:
 class Answers(OutputLengthWindow):
     """Expected lengths of answers, as an engine estimates them."""
 
-    def expected(self, made: float = 0.0) -> float:
-        """Returns the expected remaining tokens of an answer with `made` tokens."""
-        return self.percentile - made if self.percentile is not None and self.percentile > made else GROWTH
+    @property
+    def most_expected(self) -> float:
+        """The most tokens that any answer is expected to have left."""
+        return max(GROWTH, self.percentile or 0)
 
 
 class RecentPrefixes:
@@ -134,13 +135,26 @@ class Rows:
         """Returns all rows in order of joining."""
         return list(self._joined)
 
-    def growth(self, answers: Answers) -> float:
-        """Returns the expected remaining tokens of all rows."""
+    def growth(self, answers: Answers, entering: int, ends: bool = True) -> float:
+        """Returns the most further tokens that all rows and `entering` ones are expected to need at one time.
+
+        That is just before an end, as in the production scheduler. Rows that are longer than expected do not end soon;
+        without `ends`, none does.
+        """
         usual, steps = answers.percentile, self.steps
         if usual is None:
-            return float(GROWTH * len(self._joined))
+            return float(GROWTH * (len(self._joined) + entering))
         made = [request.made + steps - joined for request, joined in self._joined.items()]
-        return sum([usual - each if usual > each else GROWTH for each in made])
+        within = [(usual - each, each, 1) for each in made if each < usual]
+        longer, count = len(made) - len(within), len(within) + entering
+        if not ends:
+            return sum([left for left, _, _ in within]) + usual * entering + GROWTH * longer
+        within += [(usual, 0.0, entering), (GROWTH, 0.0, 0)]
+        most = freed = 0.0
+        for left, each, ended in sorted(within):
+            most = max(most, left * count + min(left, GROWTH) * longer - freed)
+            freed, count = freed + each, count - ended
+        return most
 
     def _leave(self, request: SimulatedRequest) -> None:
         passed = self.steps - self._joined.pop(request)

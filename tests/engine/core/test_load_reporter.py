@@ -93,10 +93,10 @@ def test_blocks_without_an_owner_are_reported_once_work_is_over(quiet, history, 
 def test_demand_and_the_age_of_measurements_are_reported(quiet):
     quiet.rates.measure(32, 2, 0.1, now=1.0)
     quiet.pool.events.take()
-    request = Request("r", 1, [1, 2, 3, 4, 5], 5, SamplingParams(max_tokens=4, seed=1), 100.0)
+    request = Request("r", 1, [1, 2, 3, 4, 5], 5, SamplingParams(max_tokens=12, seed=1), 100.0)
     quiet.handler.scheduler.add(request, 1.0)
     load = quiet.reporter.status_if_due(3.5).load
-    assert (load.pending_blocks, load.growth_blocks) == (2, 0)
+    assert (load.pending_blocks, load.growth_blocks, load.next_growth_blocks) == (2, 2, 2)
     assert (load.prompts, load.prompt_tokens) == (1, 5)
     assert (load.prefill_age, load.decode_age) == (2.5, 2.5)
     assert (load.prefill_rate, load.prefill_cost, load.shares_cores) == (0.0, None, True)

@@ -81,6 +81,15 @@ def test_the_least_recently_used_leaf_goes_first():
     pool.check_integrity()
 
 
+def test_as_many_evicted_blocks_are_remembered_as_the_cache_has_had():
+    pool = pool_of(2)
+    a, b, c, d = (store_chain(pool, bytes([each]))[0] for each in b"abcd")
+    assert [pool.cache.was_evicted(each) for each in (a, b, c, d)] == [True, True, False, False]
+    store_chain(pool, b"ba")  # evicts c and d
+    assert [pool.cache.was_evicted(each) for each in (a, b, c, d)] == [False, False, True, True]
+    pool.check_integrity()
+
+
 def test_equal_content_is_kept_once():
     pool = pool_of(4)
     hashes = store_chain(pool, b"ab")

@@ -156,6 +156,37 @@ def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth
 
 
 @pytest.mark.parametrize(
+    ("blocks", "earlier", "prompts", "maximum", "expected"),
+    [
+        (8, 0, 1, False, True),
+        (7, 0, 1, False, False),
+        # Where the maximum is reserved, it must not matter which one is faster.
+        (10, 0, 1, True, True),
+        (9, 0, 1, True, False),
+        # Cached blocks are evicted for it, unless a tenth of the sequences use some again, or would if there were more.
+        (8, 7, 1, False, True),
+        (9, 8, 1, False, False),
+        (10, 8, 1, False, True),
+        (9, 15, 15, False, True),
+        (9, 15, 4, False, False),
+    ],
+)
+def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(blocks, earlier, prompts, maximum, expected):
+    """The running one has 5 blocks and 2 steps left, the newcomer starts with 2, needs one more soon and 3 in all."""
+    worker = Worker(num_blocks=blocks, growth_tokens=100, reserve_maximum=maximum)
+    for number in range(earlier):
+        worker.add(ask(15, 500 + 20 * (number % prompts), max_tokens=1))
+        worker.run()
+    clients = ask(3, max_tokens=17), ask(4, 100, max_tokens=16)
+    worker.add(clients[0])
+    worker.steps(15)
+    assert started(worker, clients[1]) is expected
+    worker.run()
+    assert all(client.complete for client in clients)
+    assert not worker.load.preemptions
+
+
+@pytest.mark.parametrize(
     ("end", "counts"),
     [
         (lambda scheduler, id, now: scheduler.cancel(id, 99), True),

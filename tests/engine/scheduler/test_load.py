@@ -1,5 +1,6 @@
 """Demand beyond running sequences in a load: blocks asked for, expected growth, prompts that wait elsewhere."""
 
+import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
 from legato_engine.scheduler.requests.request import RequestState
@@ -93,13 +94,24 @@ def test_growth_is_what_all_sequences_that_decode_here_will_ask_for():
     assert worker.load.growth_blocks == 0
     worker.add(ask(4, max_tokens=40))
     worker.step()
-    assert worker.load.growth_blocks == 2
+    assert (worker.load.growth_blocks, worker.load.next_growth_blocks) == (2, 3)
     worker.reserve(ask(4, 100, max_tokens=40))
     assert worker.load.growth_blocks == 4
     worker.incoming.grants()
     assert worker.load.growth_blocks == 4
     worker.add(ask(4, 200, max_tokens=40))
     assert worker.load.growth_blocks == 6
+
+
+@pytest.mark.parametrize(("maximum", "expected"), [(False, (4, 2)), (True, (7, 6))])
+def test_sequences_that_end_first_lower_the_growth_unless_the_maximum_is_reserved(maximum, expected):
+    """2 blocks more in 7 steps, after which 4 are free, and 5 in 23 steps; of another one like them, 6 in 22 steps."""
+    worker = Worker(num_blocks=32, growth_tokens=100, reserve_maximum=maximum)
+    worker.add(ask(4, max_tokens=20))
+    worker.steps(12)
+    worker.add(ask(4, 100, max_tokens=24))
+    worker.step()
+    assert (worker.load.growth_blocks, worker.load.next_growth_blocks) == expected
 
 
 def test_prefills_for_others_do_not_grow_here():

@@ -87,9 +87,9 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
     fleet.greeted("u1", hello(worker="u1"))
     before = fleet.snapshot()
     assert fleet.snapshot() is before
-    fleet.loaded("u0", load(running=3))
+    fleet.loaded("u0", load(running=3, growth_blocks=7, next_growth_blocks=5))
     u0, u1 = fleet.snapshot().workers
-    assert u0.running == 3
+    assert (u0.running, u0.growth_blocks, u0.next_growth_blocks) == (3, 7, 5)
     assert u1 is before.workers[1]
 
 

@@ -52,6 +52,7 @@ def load_frame(
         granted_blocks=load.granted_blocks,
         pending_blocks=load.pending_blocks,
         growth_blocks=load.growth_blocks,
+        next_growth_blocks=load.next_growth_blocks,
         slots=slots,
         decoding=load.decoding,
         context_tokens=load.context_tokens,

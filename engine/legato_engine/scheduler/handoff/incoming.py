@@ -93,7 +93,7 @@ class IncomingHandoffs:
         matched = self._tables.match(prefix, count)
         if matched.count >= count or request.scoring:
             return None
-        if not self._admission.fits(self._tables.missing(prefix, matched, count), 0):
+        if not self._admission.fits(self._tables.missing(prefix, matched, count)):
             raise RequestRejected("overloaded", f"no room for {count - matched.count} blocks of a fetch")
         self._registry.arrive(prefix, now)
         transfer = IncomingTransfer(prefix, source.peer, fetch=True)
@@ -271,7 +271,7 @@ class IncomingHandoffs:
         if not self._admission.make_room(request, matched, blocks, growth):
             return False
         self._open(transfer, matched, blocks)
-        request.reserved_blocks = held + growth
+        request.reserved_blocks = held + growth.blocks
         self._admission.reserve(request)
         return True
 

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from legato_engine.kvcache.prefix_cache import CachedPrefix
+from legato_engine.scheduler.queueing.growth_forecast import NONE, Growth, GrowthForecast
 from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.requests.block_tables import BlockTables
 from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.requests.request_registry import RequestRegistry
+
+REUSED = 0.1  # share of the latest sequences that use cached blocks again, above which these are kept
+REUSE_WINDOW = 64  # the latest sequences, about
 
 
 class Verdict(Enum):
@@ -21,11 +25,11 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class _Occupied:
-    """Slots of running sequences and of incoming transfers with blocks, and the further blocks that all of these are
-    expected to need. None: not counted yet; `grows` is False if no sequence will need more."""
+    """Slots of running sequences and of incoming transfers with blocks, and the further need of all these. None: not
+    counted yet; `grows` is False if no sequence will need more."""
 
     slots: int | None = None
-    growth: int | None = None
+    growth: GrowthForecast | None = None
     grows: bool = False
 
 
@@ -46,6 +50,7 @@ class AdmissionControl:
         self._lengths = lengths
         self.reserved: set[Request] = set()  # requests of incoming transfers that have blocks
         self._occupied: _Occupied | None = None  # of the current pass
+        self._reuse = 0.0  # share of the latest sequences that use cached blocks again, or could have before eviction
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
@@ -68,10 +73,12 @@ class AdmissionControl:
         """Number of further prefills that may be computed without a grant."""
         return self._limits.max_parked - self._registry.ungranted()
 
-    def fits(self, missing: int, growth: int) -> bool:
-        """True if `missing` blocks are available, and `growth` more in addition to the expected growth of others.
+    def fits(self, missing: int, growth: Growth = NONE) -> bool:
+        """True if `missing` blocks are available, and room for `growth` at any time of the expected growth of others.
 
-        If nothing else runs, a sequence may fill the worker, so the first one can always start.
+        If nothing else runs, a sequence may fill the worker, so the first one can always start. That others end first
+        does not count where maximum output is reserved, nor while sequences use cached blocks again: keeping these
+        saves more time than another sequence in the batch.
         """
         available = self._tables.pool.available
         if missing > available:
@@ -79,8 +86,12 @@ class AdmissionControl:
         occupied = self._occupied or _Occupied()
         if occupied.growth is None:
             growing = self._growing()
-            occupied.growth, occupied.grows = self._growth(growing), bool(growing or self.reserved)
-        return not occupied.grows or missing + growth + occupied.growth <= available
+            occupied.growth, occupied.grows = self._forecast(growing), bool(growing or self.reserved)
+        if not occupied.grows or missing + growth.blocks + occupied.growth.total <= available:
+            return True
+        if self._limits.reserve_maximum or self._reuse > REUSED:
+            return False
+        return missing + occupied.growth.peak(growth) <= available
 
     def reserve(self, request: Request) -> None:
         """Reserves a slot and growth for the sequence of an incoming transfer, which has blocks now."""
@@ -92,7 +103,7 @@ class AdmissionControl:
         self.reserved.discard(request)
         self._recount()
 
-    def make_room(self, request: Request, matched: CachedPrefix, blocks: int, growth: int) -> bool:
+    def make_room(self, request: Request, matched: CachedPrefix, blocks: int, growth: Growth) -> bool:
         """True if there are slots for `request`, and `blocks` of the first group, of which `matched` are cached.
 
         Preempts paused sequences if that frees enough.
@@ -104,6 +115,7 @@ class AdmissionControl:
             )
 
         if has_room():
+            self._count_reuse(request, matched)
             return True
         victims = self._paused()
         slots = self.free_slots() + sum(len(victim.choices) for victim in victims)
@@ -113,19 +125,30 @@ class AdmissionControl:
         while victims and not has_room():
             self._registry.preempt(victims.pop())
             self._recount()
+        self._count_reuse(request, matched)
         return has_room()
 
     def paused_blocks(self) -> int:
         """Blocks that preempting all paused sequences would free."""
         return self._tables.count_exclusive(self._paused())
 
-    def expected_growth(self, pending: Iterable[Request]) -> int:
-        """Further blocks that sequences decoding here are expected to need, beyond those they have or start with.
+    def expected_growth(self, pending: Iterable[Request]) -> tuple[int, int]:
+        """The most further blocks that sequences decoding here are expected to need at one time, beyond those they have
+        or start with, and how many more with another sequence like them.
 
-        Waiting sequences and the ones in `pending` transfers are included.
+        Waiting sequences and the ones in `pending` transfers are included, as if they started now.
         """
-        waiting = [self.growth(r, self.started_blocks(r)) for r in self._registry.queue if r.room is None]
-        return self._growth(self._growing(), pending) + sum(waiting)
+        waiting = [request for request in self._registry.queue if request.room is None]
+        growing, arriving = self._growing(), (*self.reserved, *pending)
+        growths = [self.growth(request, request.held_blocks) for request in growing]
+        growths += [self._reserved_growth(request) for request in arriving]
+        growths += [self.growth(request, self.started_blocks(request)) for request in waiting]
+        forecast = GrowthForecast(growths)
+        usual = forecast.usual(sum([request.outputs for request in (*growing, *arriving, *waiting)]))
+        if self._limits.reserve_maximum:
+            return forecast.total, usual.blocks
+        peak = forecast.peak()
+        return peak, forecast.peak(usual) - peak
 
     def first_blocks(self, request: Request) -> int:
         """Blocks of the first group that a waiting request gets when it starts, including cached ones."""
@@ -135,14 +158,17 @@ class AdmissionControl:
         """Blocks of all groups that a waiting request has when its prompt is computed."""
         return self._sizes.decoding(self._first_tokens(request))
 
-    def growth(self, request: Request, held: int) -> int:
-        """Blocks that all choices of `request` are expected to need beyond the `held` ones."""
+    def growth(self, request: Request, held: int) -> Growth:
+        """The need that all choices of `request` are expected to have beyond the `held` blocks."""
         limits, known = self._limits, len(request.tokens)
-        longest = min(known + self._expected(request), limits.max_length)
+        steps, ends = self._expected(request)
+        longest = min(known + steps, limits.max_length)
         branches = len(request.choices)
         shared = known // limits.block_size if branches > 1 else 0  # full blocks of the prompt serve all choices
         needed = self._sizes.decoding(longest - 1) - shared  # KV of the last token is never computed
-        return max(0, branches * needed - (held - shared))
+        blocks = max(0, branches * needed - (held - shared))
+        own = self._sizes.decoding(known) - self._sizes.decoding(request.prompt_len) if branches == 1 else 0
+        return Growth(max(1, longest - known), blocks, own if ends else -blocks)
 
     def start(self, request: Request) -> Verdict:
         """Starts a waiting request that is not paused, if it fits."""
@@ -152,11 +178,11 @@ class AdmissionControl:
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
         started = self.started_blocks(request)
-        growth = self.growth(request, started) if request.room is None else 0
+        growth = self.growth(request, started) if request.room is None else NONE
         if not self.make_room(request, matched, blocks, growth):
             return Verdict.FULL
         self._tables.open(request, matched, blocks)
-        request.reserved_blocks = started + growth
+        request.reserved_blocks = started + growth.blocks
         if not request.farthest:
             request.cached_tokens = min(request.computed, request.prompt_len)
         self._tables.announce(request)
@@ -164,14 +190,22 @@ class AdmissionControl:
         self._occupy(request, self.growth(request, request.held_blocks) if self._grows(request) else None)
         return Verdict.STARTED
 
-    def _occupy(self, request: Request, growth: int | None) -> None:
+    def _occupy(self, request: Request, growth: Growth | None) -> None:
         """Counts a sequence that has started in this pass; `growth` is None if it needs no further blocks here."""
         if (occupied := self._occupied) is None:
             return
         if occupied.slots is not None:
             occupied.slots += len(request.choices)
         if occupied.growth is not None and growth is not None:
-            occupied.growth, occupied.grows = occupied.growth + growth, True
+            occupied.growth.add(growth)
+            occupied.grows = True
+
+    def _count_reuse(self, request: Request, matched: CachedPrefix) -> None:
+        """Counts whether a sequence that starts uses cached blocks that only eviction threatens, or has lost some."""
+        cache, pool = self._tables.pool.cache, self._tables.pool
+        lost = matched.count < len(request.hashes) and cache.was_evicted(request.hashes[matched.count])
+        again = lost or any(not pool.references(block) for block in matched.blocks)
+        self._reuse += (again - self._reuse) / REUSE_WINDOW
 
     def _recount(self) -> None:
         """Discards the counts of this pass, because a sequence no longer has slots or blocks."""
@@ -192,12 +226,12 @@ class AdmissionControl:
             return []
         return [r for r in running if r.paused and not (r.sending or self._tables.in_flight(r))]
 
-    def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
-        """Expected growth of `growing`, of incoming transfers with blocks and of `pending` ones."""
-        reserved = sum([self._reserved_growth(request) for request in (*self.reserved, *pending)])
-        return reserved + sum([self.growth(request, request.held_blocks) for request in growing])
+    def _forecast(self, growing: list[Request]) -> GrowthForecast:
+        """Expected growth of `growing` and of incoming transfers with blocks."""
+        arriving = [self._reserved_growth(request) for request in self.reserved]
+        return GrowthForecast([self.growth(request, request.held_blocks) for request in growing] + arriving)
 
-    def _reserved_growth(self, request: Request) -> int:
+    def _reserved_growth(self, request: Request) -> Growth:
         """Expected growth of a sequence whose transfer has blocks, or waits for them."""
         return self.growth(request, self._sizes.decoding(self._limits.reserved_tokens(request)))
 
@@ -209,12 +243,14 @@ class AdmissionControl:
         """True if a running sequence will need more blocks here; a paused one only if maximum output is reserved."""
         return request.room is None and (self._limits.reserve_maximum or request.schedulable)
 
-    def _expected(self, request: Request) -> int:
-        """Output tokens that `request` is expected to produce from now on, within its limit."""
+    def _expected(self, request: Request) -> tuple[int, bool]:
+        """Output tokens that `request` is expected to produce from now on, within its limit, and whether it is expected
+        to end then."""
         outputs, most = len(request.tokens) - request.prompt_len, request.params.max_tokens
         if self._limits.reserve_maximum:
-            return most - outputs
+            return most - outputs, True
         usual = self._lengths.usual(request)
         if usual is None or usual <= outputs:
-            return min(self._limits.growth_tokens, most - outputs)
-        return min(usual, most) - outputs
+            growth = min(self._limits.growth_tokens, most - outputs)
+            return growth, growth == most - outputs
+        return min(usual, most) - outputs, True

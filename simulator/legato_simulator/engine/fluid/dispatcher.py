@@ -71,7 +71,6 @@ class Dispatcher:
         fitting = [worker for worker in self._fitting(request, now) if worker.in_flight < worker.kind.slots]
         if fitting:
             best = min(fitting, key=lambda worker: self._decode_load(worker, request))
-            best.growth += self._answers.expected(request.made)
             best.decode(request, now)
         return bool(fitting)
 
@@ -89,7 +88,7 @@ class Dispatcher:
         prefiller, decoder = self._route(request, able, now)
         self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
         self.decoders[request] = decoder
-        decoder.reserve(request, self._answers)
+        decoder.reserve(request)
         prefiller.compute(request, now)
         return True
 

@@ -130,8 +130,6 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
 
     def observation(self, now: float) -> Observation:
         workers = self.pods.all
-        for worker in workers:
-            worker.estimate_growth(self._answers)
         self._telemetry.update(self._dispatcher, now)
         decode = [worker for worker in workers if worker.pool == "decode" and worker.serves(now)]
         prompts = sum(worker.prompts + len(worker.parked) for worker in workers) + len(self._dispatcher.queue)

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import deque
 
-from legato_engine.policy import FORGET, ChunkBudget, StepTimes, pairs
+from legato_engine.policy import FORGET, REUSE_WINDOW, REUSED, ChunkBudget, StepTimes, pairs
 from legato_operator.policy import Pool
 from legato_protocol.step_target import STEP_TARGET
 from legato_simulator.engine.request import DEFAULTS, Answers, Changed, RecentPrefixes, Rows, SimulatedRequest
@@ -30,8 +30,8 @@ class SimulatedWorker(SimulatedPod):
         self.parked: deque[SimulatedRequest] = (
             deque()
         )  # reserved sequences whose prompts are computed and that need a slot
-        self.growth = 0.0  # expected remaining tokens of all sequences, at the last estimate
         self.rows = Rows()
+        self._reuse = 0.0  # share of the latest sequences with a cached prefix
         self.ends = math.inf
         self.has_prefilled = self.has_decoded = False
         self._waiting: list[tuple[float, int, SimulatedRequest]] = []
@@ -92,20 +92,24 @@ class SimulatedWorker(SimulatedPod):
         return len(new), round(sum(request.left for request in new) - self._computed(now) * counts)
 
     def fits(self, tokens: float, answers: Answers) -> bool:
-        """Returns True if a sequence of `tokens` fits, given the expected growth of the others.
+        """Returns True if a sequence of `tokens` fits, while it grows, as the others do.
 
         A single sequence may fill the worker, so that the next request can always start. It needs no free slot.
         """
         if self.in_flight >= self.kind.slots + DEFAULTS.max_waiting:
             return False
-        growth = self.growth + answers.expected() if self.in_flight else 0.0
-        return self.used + tokens + self.kind.block_size / 2 + growth <= self.kind.kv_tokens
+        room = self.kind.kv_tokens - self.used - tokens - self.kind.block_size / 2
+        if room < 0 or not self.in_flight:
+            return room >= 0
+        if (self.in_flight + 1) * answers.most_expected <= room:
+            return True
+        return self.growth(answers, 1) <= room
 
-    def reserve(self, request: SimulatedRequest, answers: Answers) -> None:
+    def reserve(self, request: SimulatedRequest) -> None:
         """Reserves room for a request that will decode here."""
         self.reserved[request] = request.known
         self.reserved_tokens += request.known
-        self.growth += answers.expected()
+        self._reuse += ((request.uncached < request.known) - self._reuse) / REUSE_WINDOW
 
     def release(self, request: SimulatedRequest) -> None:
         """Ends a reservation."""
@@ -113,10 +117,13 @@ class SimulatedWorker(SimulatedPod):
         if not self.reserved:
             self.reserved_tokens = 0.0
 
-    def estimate_growth(self, answers: Answers) -> None:
-        """Updates the expected growth."""
-        entering = (len(self.reserved) + len(self._entering)) * answers.expected()
-        self.growth = self.rows.growth(answers) + entering
+    def growth(self, answers: Answers, more: int = 0) -> float:
+        """Returns the most further tokens that all sequences and `more` new ones are expected to need at one time.
+
+        That is the sum of all while prompts use cached prefixes, as in the production scheduler.
+        """
+        entering = len(self.reserved) + len(self._entering) + more
+        return self.rows.growth(answers, entering, ends=self._reuse <= REUSED)
 
     def compute(self, request: SimulatedRequest, now: float) -> None:
         """Queues a prompt."""

@@ -162,7 +162,7 @@ class Telemetry:
     def _blocks(self, worker: SimulatedWorker) -> Blocks:
         size = worker.kind.block_size
         used, total = math.ceil(worker.used / size), worker.kind.kv_tokens // size
-        granted, growth = math.ceil(worker.reserved_tokens / size), math.ceil(worker.growth / size)
+        granted, growth = math.ceil(worker.reserved_tokens / size), math.ceil(worker.growth(self._answers) / size)
         return Blocks(max(0, total - used), 0, used, granted=granted, growth=growth, size=size)
 
 

@@ -1,5 +1,7 @@
 """Requests that start, and where."""
 
+from dataclasses import replace
+
 import pytest
 from known_signals import spec
 from simulated_service import KIND
@@ -37,6 +39,22 @@ def _send(dispatcher, *lengths, blocks=(), now=1.0):
         dispatcher.enqueue(request)
     dispatcher.dispatch(now)
     return requests
+
+
+@pytest.mark.parametrize(("cached", "kv_tokens"), [(0, 2024), (50, 3324)])
+def test_rows_that_end_first_make_room_for_others(cached, kv_tokens):
+    """Answers have 1,000 tokens. When the first row ends, all three need 300 more; without ends 1,600."""
+    answers = Answers()
+    for _ in range(20):
+        answers.add(1000)
+    for room, fits in ((kv_tokens, True), (kv_tokens - 1, False)):
+        worker = SimulatedWorker("d", "decode", replace(KIND, kv_tokens=room, block_size=16), -100.0)
+        for made in (900, 500):
+            worker.rows.add(SimulatedRequest(made, Arrival(0.0, 100, 1000), 100.0 + made, made=made))
+        for _ in range(10):
+            worker.reserve(earlier := SimulatedRequest(0, Arrival(0.0, 100, 10), 100.0, uncached=100 - cached))
+            worker.release(earlier)
+        assert worker.fits(100, answers) is fits
 
 
 def _check_queued(dispatcher, lengths, obstacle):
