@@ -89,7 +89,10 @@ class Capacity:
         """True if the worker would start it immediately, in steps that meet the objective; always if it is idle."""
         if self._step_limit == inf or not worker.in_flight:
             return True
-        growth = worker.growth_blocks + worker.next_growth_blocks * (worker.pending_sequences + 1)
+        mean = worker.growth_blocks / max(
+            1, worker.in_flight - worker.pending_sequences
+        )  # older workers report no other
+        growth = worker.growth_blocks + max(mean, worker.next_growth_blocks) * (worker.pending_sequences + 1)
         room = worker.room - worker.asked_blocks - growth
         return filters.wanted(worker, need, 0) <= room and self._steps_in_time(worker, need)
 

@@ -1,5 +1,6 @@
 """Admission of waiting requests: slots, room for running ones to grow, and prefills without a grant."""
 
+import msgspec
 import pytest
 from scheduled_worker import Worker, ask
 
@@ -171,9 +172,12 @@ def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth
         (9, 15, 4, False, False),
     ],
 )
-def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(blocks, earlier, prompts, maximum, expected):
+@pytest.mark.parametrize("host_slots", [0, 40])
+def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(
+    blocks, earlier, prompts, maximum, expected, host_slots
+):
     """The running one has 5 blocks and 2 steps left, the newcomer starts with 2, needs one more soon and 3 in all."""
-    worker = Worker(num_blocks=blocks, growth_tokens=100, reserve_maximum=maximum)
+    worker = Worker(num_blocks=blocks, growth_tokens=100, reserve_maximum=maximum, host_slots=host_slots)
     for number in range(earlier):
         worker.add(ask(15, 500 + 20 * (number % prompts), max_tokens=1))
         worker.run()
@@ -184,6 +188,16 @@ def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(blocks, earlie
     worker.run()
     assert all(client.complete for client in clients)
     assert not worker.load.preemptions
+
+
+def test_a_sequence_is_not_expected_to_end_before_it_may():
+    """14 blocks: 4 are the running one's, 9 the newcomer's, and the former needs 2 more for 15 tokens."""
+    for least, expected in ((7, True), (12, False)):
+        worker = Worker(num_blocks=14, growth_tokens=0, max_waiting=1000)
+        answered(worker, 3)
+        worker.add(client := ask(10, max_tokens=40), params=msgspec.structs.replace(client.params, min_tokens=least))
+        worker.step()
+        assert started(worker, ask(36, 100, max_tokens=1)) is expected
 
 
 @pytest.mark.parametrize(
@@ -231,6 +245,7 @@ def test_only_where_the_maximum_is_not_reserved_something_is_preempted(blocks, r
         waited |= any(request.state is RequestState.WAITING for request in ran)
     assert all(client.complete for client in clients)
     assert waited is preempted
+    assert not worker.scheduler._admission._reuse  # all prompts differ, and those that ran have their own blocks
 
 
 @pytest.mark.parametrize(("maximum", "expected"), [(False, True), (True, False)])

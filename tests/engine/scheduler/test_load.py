@@ -103,10 +103,18 @@ def test_growth_is_what_all_sequences_that_decode_here_will_ask_for():
     assert worker.load.growth_blocks == 6
 
 
-@pytest.mark.parametrize(("maximum", "expected"), [(False, (4, 2)), (True, (7, 6))])
-def test_sequences_that_end_first_lower_the_growth_unless_the_maximum_is_reserved(maximum, expected):
-    """2 blocks more in 7 steps, after which 4 are free, and 5 in 23 steps; of another one like them, 6 in 22 steps."""
+@pytest.mark.parametrize(
+    ("maximum", "readers", "expected"), [(False, 7, (4, 2)), (False, 8, (7, 6)), (True, 0, (7, 6))]
+)
+def test_sequences_that_end_first_lower_the_growth_unless_all_is_to_have_room(maximum, readers, expected):
+    """2 blocks more in 7 steps, after which 4 are free, and 5 in 23 steps; of another one like them, 6 in 22 steps.
+
+    All must have room if the maximum is reserved, or if a tenth of the sequences uses cached blocks again.
+    """
     worker = Worker(num_blocks=32, growth_tokens=100, reserve_maximum=maximum)
+    for _ in range(readers):
+        worker.add(ask(15, 500, max_tokens=1))
+        worker.run()
     worker.add(ask(4, max_tokens=20))
     worker.steps(12)
     worker.add(ask(4, 100, max_tokens=24))

@@ -44,16 +44,12 @@ def unified(queued: int = 0, **overrides: Any) -> FleetSnapshot:
         (unified(running=3, decode_cost=DecodeCoefficients(0.015, 0.02, 0.0)), ticket("a", tokens=3), Hold),  # 95 ms
         (unified(running=3, decode_cost=DecodeCoefficients(0.009, 0.02, 0.0)), ticket("a", tokens=3), Admit),  # 89 ms
         (unified(decode_cost=DecodeCoefficients(0.5, 0, 0)), A, Admit),  # alone, it is late on any worker
-        (
-            unified(running=2, free_blocks=30, growth_blocks=12, next_growth_blocks=6),
-            A,
-            Admit,
-        ),  # it wants 11, and perhaps 6 more
-        (unified(running=2, free_blocks=28, growth_blocks=12, next_growth_blocks=6), A, Hold),
         (unified(free_blocks=30, **GROWING), A, Admit),  # it wants 11, and perhaps 6 more
         (unified(free_blocks=28, **GROWING), A, Hold),
         (unified(free_blocks=30, **GROWING, asked_blocks=5), A, Hold),
         (unified(free_blocks=30, **GROWING, pending_sequences=1), A, Hold),
+        (unified(free_blocks=29, running=2, growth_blocks=12), A, Admit),  # of an older worker
+        (unified(free_blocks=28, running=2, growth_blocks=12), A, Hold),
         (unified(ready=False, free_blocks=0), A, Hold),  # the first worker is starting
     ],
 )

@@ -89,9 +89,7 @@ class AdmissionControl:
             occupied.growth, occupied.grows = self._forecast(growing), bool(growing or self.reserved)
         if not occupied.grows or missing + growth.blocks + occupied.growth.total <= available:
             return True
-        if self._limits.reserve_maximum or self._reuse > REUSED:
-            return False
-        return missing + occupied.growth.peak(growth) <= available
+        return not self._sums_growth and missing + occupied.growth.peak(growth) <= available
 
     def reserve(self, request: Request) -> None:
         """Reserves a slot and growth for the sequence of an incoming transfer, which has blocks now."""
@@ -145,7 +143,7 @@ class AdmissionControl:
         growths += [self.growth(request, self.started_blocks(request)) for request in waiting]
         forecast = GrowthForecast(growths)
         usual = forecast.usual(sum([request.outputs for request in (*growing, *arriving, *waiting)]))
-        if self._limits.reserve_maximum:
+        if self._sums_growth:
             return forecast.total, usual.blocks
         peak = forecast.peak()
         return peak, forecast.peak(usual) - peak
@@ -201,11 +199,21 @@ class AdmissionControl:
             occupied.grows = True
 
     def _count_reuse(self, request: Request, matched: CachedPrefix) -> None:
-        """Counts whether a sequence that starts uses cached blocks that only eviction threatens, or has lost some."""
-        cache, pool = self._tables.pool.cache, self._tables.pool
-        lost = matched.count < len(request.hashes) and cache.was_evicted(request.hashes[matched.count])
-        again = lost or any(not pool.references(block) for block in matched.blocks)
+        """Counts whether a sequence that starts uses cached blocks that nobody uses, or has lost some to eviction.
+
+        A preempted sequence finds its own blocks.
+        """
+        if request.preempted:
+            return
+        pool, count = self._tables.pool, matched.count
+        lost = count < len(request.hashes) and pool.cache.was_evicted(request.hashes[count])
+        again = lost or count > len(matched.blocks) or any(not pool.references(block) for block in matched.blocks)
         self._reuse += (again - self._reuse) / REUSE_WINDOW
+
+    @property
+    def _sums_growth(self) -> bool:
+        """True if room is needed for the sum of all growth, whoever ends first."""
+        return self._limits.reserve_maximum or self._reuse > REUSED
 
     def _recount(self) -> None:
         """Discards the counts of this pass, because a sequence no longer has slots or blocks."""
@@ -253,4 +261,4 @@ class AdmissionControl:
         if usual is None or usual <= outputs:
             growth = min(self._limits.growth_tokens, most - outputs)
             return growth, growth == most - outputs
-        return min(usual, most) - outputs, True
+        return min(max(usual, request.params.min_tokens), most) - outputs, True

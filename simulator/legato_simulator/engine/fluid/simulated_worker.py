@@ -120,7 +120,7 @@ class SimulatedWorker(SimulatedPod):
     def growth(self, answers: Answers, more: int = 0) -> float:
         """Returns the most further tokens that all sequences and `more` new ones are expected to need at one time.
 
-        That is the sum of all while prompts use cached prefixes, as in the production scheduler.
+        That is the sum of all while prompts use cached prefixes; in production, those in use do not count.
         """
         entering = len(self.reserved) + len(self._entering) + more
         return self.rows.growth(answers, entering, ends=self._reuse <= REUSED)
