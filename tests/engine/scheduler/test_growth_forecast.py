@@ -1,7 +1,7 @@
 """The most blocks that growing sequences need at one time."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_engine.scheduler.queueing.growth_forecast import NONE, Growth, GrowthForecast, rounded
@@ -15,6 +15,7 @@ def growths(draw):
     return Growth(draw(st.integers(1, 90)), blocks, draw(st.sampled_from((0, 30, -blocks))))
 
 
+@settings(deadline=None)
 @given(st.lists(growths(), max_size=12), growths(), st.booleans())
 def test_it_is_the_need_at_the_end_with_the_most(sequences, other, late):
     forecast = GrowthForecast(sequences[1:] if late else sequences)
@@ -49,6 +50,7 @@ def test_sequences_that_end_make_room_for_others(sequences, other, expected):
     assert GrowthForecast(sequences).peak(other) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
 def test_the_fluid_engine_expects_the_same_in_tokens(made, entering):
     answers, rows = Answers(), Rows()
