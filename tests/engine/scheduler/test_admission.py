@@ -157,27 +157,25 @@ def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth
 
 
 @pytest.mark.parametrize(
-    ("blocks", "earlier", "prompts", "maximum", "expected"),
+    ("blocks", "earlier", "prompts", "limits", "expected"),
     [
-        (8, 0, 1, False, True),
-        (7, 0, 1, False, False),
+        (8, 0, 1, {}, True),
+        (7, 0, 1, {}, False),
         # Where the maximum is reserved, it must not matter which one is faster.
-        (10, 0, 1, True, True),
-        (9, 0, 1, True, False),
+        (10, 0, 1, {"reserve_maximum": True}, True),
+        (9, 0, 1, {"reserve_maximum": True}, False),
         # Cached blocks are evicted for it, unless a tenth of the sequences use some again, or would if there were more.
-        (8, 7, 1, False, True),
-        (9, 8, 1, False, False),
-        (10, 8, 1, False, True),
-        (9, 15, 15, False, True),
-        (9, 15, 4, False, False),
+        (8, 7, 1, {}, True),
+        (9, 8, 1, {}, False),
+        (10, 8, 1, {}, True),
+        (9, 15, 15, {}, True),
+        (9, 15, 4, {}, False),
+        (9, 15, 4, {"host_slots": 40}, False),
     ],
 )
-@pytest.mark.parametrize("host_slots", [0, 40])
-def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(
-    blocks, earlier, prompts, maximum, expected, host_slots
-):
+def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(blocks, earlier, prompts, limits, expected):
     """The running one has 5 blocks and 2 steps left, the newcomer starts with 2, needs one more soon and 3 in all."""
-    worker = Worker(num_blocks=blocks, growth_tokens=100, reserve_maximum=maximum, host_slots=host_slots)
+    worker = Worker(num_blocks=blocks, growth_tokens=100, **limits)
     for number in range(earlier):
         worker.add(ask(15, 500 + 20 * (number % prompts), max_tokens=1))
         worker.run()
@@ -188,6 +186,19 @@ def test_a_sequence_that_ends_makes_room_for_the_growth_of_others(
     worker.run()
     assert all(client.complete for client in clients)
     assert not worker.load.preemptions
+
+
+def test_a_sequence_starts_that_another_was_preempted_for_although_it_uses_cached_blocks(monkeypatch):
+    """As above, but the 3 blocks for the newcomer are of a paused sequence; then the sum becomes the rule."""
+    worker = Worker(num_blocks=8, growth_tokens=100)
+    slow = worker.add(ask(10, 300, max_tokens=20))
+    worker.step()
+    worker.pause(slow)
+    worker.add(ask(3, max_tokens=17))
+    worker.steps(15)
+    monkeypatch.setattr(AdmissionControl, "_count_reuse", lambda self, *_: setattr(self, "_reuse", 1.0))
+    assert started(worker, ask(4, 100, max_tokens=16))
+    assert slow.state is RequestState.WAITING
 
 
 def test_a_sequence_is_not_expected_to_end_before_it_may():

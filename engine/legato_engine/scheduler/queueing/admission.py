@@ -123,8 +123,10 @@ class AdmissionControl:
         while victims and not has_room():
             self._registry.preempt(victims.pop())
             self._recount()
+        if not has_room():
+            return False
         self._count_reuse(request, matched)
-        return has_room()
+        return True
 
     def paused_blocks(self) -> int:
         """Blocks that preempting all paused sequences would free."""
@@ -136,13 +138,14 @@ class AdmissionControl:
 
         Waiting sequences and the ones in `pending` transfers are included, as if they started now.
         """
+        growing, arriving = self._growing(), tuple(pending)
         waiting = [request for request in self._registry.queue if request.room is None]
-        growing, arriving = self._growing(), (*self.reserved, *pending)
-        growths = [self.growth(request, request.held_blocks) for request in growing]
-        growths += [self._reserved_growth(request) for request in arriving]
-        growths += [self.growth(request, self.started_blocks(request)) for request in waiting]
-        forecast = GrowthForecast(growths)
-        usual = forecast.usual(sum([request.outputs for request in (*growing, *arriving, *waiting)]))
+        forecast = self._forecast(growing)
+        for request in arriving:
+            forecast.add(self._reserved_growth(request))
+        for request in waiting:
+            forecast.add(self.growth(request, self.started_blocks(request)))
+        usual = forecast.usual(sum([each.outputs for each in (*growing, *self.reserved, *arriving, *waiting)]))
         if self._sums_growth:
             return forecast.total, usual.blocks
         peak = forecast.peak()
