@@ -31,10 +31,8 @@ class PrefixCache:
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(prefixes.groups)]
         self._hashes: dict[int, Content] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
-        self._evicted: OrderedDict[bytes, None] = (
-            OrderedDict()
-        )  # of the first group, at most as many as were ever stored
-        self._most = 0
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # latest evicted blocks of the first group
+        self._most = 0  # blocks that were stored at one time, and evicted ones that are remembered
 
     def __len__(self) -> int:
         """Number of stored blocks, in use or not."""

@@ -5,8 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_engine.scheduler.queueing.growth_forecast import NONE, Growth, GrowthForecast, rounded
-from legato_simulator.engine.request import Answers, Rows, SimulatedRequest
-from legato_simulator.workload.workload import Arrival
 
 
 @st.composite
@@ -48,17 +46,3 @@ def test_ends_are_rounded_up_by_less_than_an_eighth(steps, expected):
 )
 def test_sequences_that_end_make_room_for_others(sequences, other, expected):
     assert GrowthForecast(sequences).peak(other) == expected
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
-def test_the_fluid_engine_expects_the_same_in_tokens(made, entering):
-    answers, rows = Answers(), Rows()
-    for _ in range(20):
-        answers.add(50)
-    for number, tokens in enumerate(made):
-        rows.add(SimulatedRequest(number, Arrival(0.0, 8, 100, ()), 8.0, made=tokens))
-    sequences = [Growth(50 - each, 50 - each, each) if each < 50 else Growth(32, 32, -32) for each in made]
-    sequences += [Growth(50, 50)] * entering
-    fluid, here = rows.growth(answers, entering), GrowthForecast(sequences).peak()
-    assert -len(sequences) <= here - fluid <= len(sequences) + sum(each.blocks for each in sequences) / 8

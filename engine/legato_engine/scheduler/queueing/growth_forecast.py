@@ -4,7 +4,8 @@ Sequences get a token in each step, and free the blocks of their output when the
 for the others, so together they need less than the sum of what each needs until its own end. This follows the
 Past-Future scheduler (Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025): the need
 is largest just before one of the ends. There, lengths are drawn from recent answers; here, each is their 95th
-percentile. Ends are rounded up to an eighth of the time until then, so that thousands of sequences have few.
+percentile. Times until ends are rounded up by less than an eighth, so that thousands of sequences share some sixty
+ends.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_BITS = 4  # of a rounded number of steps
+_BITS = 4  # significant ones of a rounded number of steps
 
 
 class Growth(NamedTuple):
@@ -35,7 +36,7 @@ NONE = Growth(1, 0)
 
 
 def rounded(steps: int) -> int:
-    """Returns `steps` or a little more, of which only the first four bits are set."""
+    """Returns `steps`, rounded up to four significant bits."""
     shift = max(0, steps.bit_length() - _BITS)
     return -(-steps >> shift) << shift
 

@@ -92,7 +92,7 @@ class SimulatedWorker(SimulatedPod):
         return len(new), round(sum(request.left for request in new) - self._computed(now) * counts)
 
     def fits(self, tokens: float, answers: Answers) -> bool:
-        """Returns True if a sequence of `tokens` fits, while it grows, as the others do.
+        """Returns True if a sequence of `tokens` has room until its end, given the growth of the others.
 
         A single sequence may fill the worker, so that the next request can always start. It needs no free slot.
         """

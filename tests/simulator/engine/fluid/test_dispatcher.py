@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import KIND
 
+from legato_engine.scheduler.queueing.growth_forecast import Growth, GrowthForecast
 from legato_simulator.engine.fluid.dispatcher import Dispatcher
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
-from legato_simulator.engine.request import Answers, SimulatedRequest
+from legato_simulator.engine.request import Answers, Rows, SimulatedRequest
 from legato_simulator.workload.workload import Arrival
 
 WAIT = {"routing": {"whenPrefillBusy": "Wait"}}
@@ -55,6 +58,20 @@ def test_rows_that_end_first_make_room_for_others(cached, kv_tokens):
             worker.reserve(earlier := SimulatedRequest(0, Arrival(0.0, 100, 10), 100.0, uncached=100 - cached))
             worker.release(earlier)
         assert worker.fits(100, answers) is fits
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
+def test_growth_is_what_the_scheduler_expects_in_blocks(made, entering):
+    answers, rows = Answers(), Rows()
+    for _ in range(20):
+        answers.add(50)
+    for number, tokens in enumerate(made):
+        rows.add(SimulatedRequest(number, Arrival(0.0, 8, 100, ()), 8.0, made=tokens))
+    sequences = [Growth(50 - each, 50 - each, each) if each < 50 else Growth(32, 32, -32) for each in made]
+    sequences += [Growth(50, 50)] * entering
+    fluid, here = rows.growth(answers, entering), GrowthForecast(sequences).peak()
+    assert -len(sequences) <= here - fluid <= len(sequences) + sum(each.blocks for each in sequences) / 8
 
 
 def _check_queued(dispatcher, lengths, obstacle):
